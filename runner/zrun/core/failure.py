@@ -1,0 +1,78 @@
+"""How one rank ended badly, as a value; decides nothing about whose fault it was."""
+
+from dataclasses import asdict, dataclass, field, fields
+from enum import StrEnum
+from typing import Any
+
+
+class FailureKind(StrEnum):
+    """What was seen of the rank's end."""
+
+    RAISED = "raised"
+    """An exception left the script (or was in flight when the rank died)."""
+    EXITED = "exited"
+    """Exit with a code that is not 0 and no exception."""
+    SIGNALED = "signaled"
+    """Killed by a signal that zrun did not send."""
+    EARLY = "early-exit"
+    """Exit 0 while the other ranks went on."""
+    OOM = "oom"
+    """Killed by the kernel for memory, or out-of-memory raised."""
+    SETUP = "setup"
+    """The job's `setup` commands failed on this node."""
+    LAUNCH = "launch"
+    """The workers could not be started at all (no python, address in use after all tries)."""
+    HUNG = "hung"
+    """Named by the hang verdict."""
+    ENDED_BY_US = "ended-by-us"
+    """Ended by zrun as a consequence; never a cause."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """One rank's end. Times: `at` is Unix seconds of the raise or death, on the node's clock."""
+
+    rank: int
+    node: str
+    kind: FailureKind
+    at: float
+    exit_code: int | None = None
+    signal: str | None = None
+    exception: str | None = None
+    """Qualified type name of the root exception of the chain, for example `ValueError`."""
+    message: str | None = None
+    where: str | None = None
+    """file:line of the innermost frame of the user's own code."""
+    traceback: str | None = None
+    """The whole chain, root first."""
+    step: int | None = None
+    batch: str | None = None
+    phase: str | None = None
+    collective: str | None = None
+    """For example `all_reduce #17`, if the rank was inside one."""
+    pid: int | None = None
+    last_lines: list[str] = field(default_factory=list)
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, value: dict[str, Any]) -> "Failure":
+        """Unknown keys are ignored. Raises KeyError, ValueError, TypeError on nonsense."""
+        known = {f.name: value[f.name] for f in fields(cls) if f.name in value}
+        known["kind"] = FailureKind(known["kind"])
+        return cls(**known)
+
+    def headline(self) -> str:
+        """One line: `rank 1: ValueError: bad sample (data.py:10, step 61, batch e0-s000061-…)`."""
+        if self.exception:
+            what = f"{self.exception}: {self.message}" if self.message else self.exception
+        elif self.signal:
+            what = f"killed by {self.signal}"
+        elif self.exit_code is not None:
+            what = f"exited with code {self.exit_code}"
+        else:
+            what = self.message or self.kind.value
+        places = [p for p in (self.where, f"step {self.step}" if self.step else None,
+                              f"batch {self.batch}" if self.batch else None) if p]  # fmt: skip
+        return f"rank {self.rank}: {what}" + (f" ({', '.join(places)})" if places else "")

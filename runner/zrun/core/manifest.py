@@ -1,0 +1,170 @@
+"""The manifest of one checkpoint and the rule that makes it valid; reads no tensor and needs no torch.
+
+`checkpoint.dir` holds `step-000500/` folders, each with `manifest.json` and `*.safetensors` shards, and
+`.zrun/claim-A` files. A folder without a manifest is not a checkpoint. Before step 1 of attempt A, rank 0 creates
+claim-A with the step it resumed from; a checkpoint of attempt a at step s is valid only if no claim b > a resumed
+from a step < s (it was overtaken: a late writer of a dead attempt made it).
+"""
+
+import json
+import re
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any, Final
+
+from zrun.core.errors import CheckpointError
+
+MANIFEST: Final = "manifest.json"
+CONTROL: Final = ".zrun"
+FORMAT: Final = 1
+_FOLDER: Final = re.compile(r"step-(\d{6,})")
+_CLAIM: Final = re.compile(r"claim-(\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class ShardFile:
+    """One file of the checkpoint; `digest` is `algorithm:hex` over all its bytes."""
+
+    path: str
+    bytes: int
+    digest: str
+    rank: int
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """One rank's block of a tensor: where it sits in the tensor and in which file, bytes [start, end)."""
+
+    file: str
+    start: int
+    end: int
+    offsets: list[int]
+    shape: list[int]
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class TensorEntry:
+    """One logical tensor, whole: dtype as safetensors names it (F32, BF16, I64, …)."""
+
+    dtype: str
+    shape: list[int]
+    chunks: list[Chunk]
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """Everything about a checkpoint but its bytes. `values` are the JSON-able leaves of the state."""
+
+    job: str
+    name: str
+    attempt: int
+    step: int
+    batch: str | None
+    world_size: int
+    strategy: str
+    saved_at: str
+    """RFC 3339 UTC."""
+    files: list[ShardFile]
+    tensors: dict[str, TensorEntry]
+    values: dict[str, Any]
+    cursor: dict[str, Any] = field(default_factory=dict)
+    fingerprint: dict[str, Any] = field(default_factory=dict)
+    """What must be equal for a resume: parameter names and shapes digest, job seed, data fingerprint, …"""
+    versions: dict[str, str] = field(default_factory=dict)
+    format: int = FORMAT
+
+    @property
+    def bytes(self) -> int:
+        return sum(f.bytes for f in self.files)
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self), separators=(",", ":")) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str) -> "Manifest":
+        """Raises CheckpointError for anything that is not a manifest of this format."""
+        try:
+            value = json.loads(text)
+            if value["format"] != FORMAT:
+                raise CheckpointError(f"manifest format {value['format']}; this version reads {FORMAT}")
+            known = {f.name: value[f.name] for f in fields(cls) if f.name in value}
+            known["files"] = [ShardFile(**f) for f in known["files"]]
+            known["tensors"] = {
+                name: TensorEntry(t["dtype"], t["shape"], [Chunk(**c) for c in t["chunks"]])
+                for name, t in known["tensors"].items()
+            }
+            return cls(**known)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise CheckpointError(f"not a manifest: {type(error).__name__}: {error}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """One checkpoint folder as it lies on disk; `state` is complete, partial (no manifest), corrupt or overtaken."""
+
+    path: Path
+    step: int
+    state: str
+    reason: str = ""
+    manifest: Manifest | None = None
+
+
+def folder_name(step: int) -> str:
+    """`step-000500`; sorts by step up to 999,999, and readers go by the manifest anyway."""
+    return f"step-{step:06d}"
+
+
+def claims(directory: Path) -> dict[int, int]:
+    """attempt -> step it resumed from, as claimed; an unreadable claim counts as from step 0."""
+    found: dict[int, int] = {}
+    folder = directory / CONTROL
+    if not folder.is_dir():
+        return found
+    for entry in folder.iterdir():
+        match = _CLAIM.fullmatch(entry.name)
+        if match:
+            try:
+                found[int(match[1])] = int(json.loads(entry.read_text())["resumed_from"])
+            except (OSError, ValueError, KeyError, TypeError):
+                found[int(match[1])] = 0
+    return found
+
+
+def overtaken_by(attempt: int, step: int, claimed: dict[int, int]) -> int | None:
+    """The attempt that made (attempt, step) invalid, if any."""
+    late = [b for b, resumed in claimed.items() if b > attempt and resumed < step]
+    return min(late) if late else None
+
+
+def scan(directory: Path) -> list[Found]:
+    """All checkpoint folders, newest step first; looks at manifests and sizes, reads no tensor bytes."""
+    if not directory.is_dir():
+        return []
+    claimed = claims(directory)
+    found: list[Found] = []
+    for entry in directory.iterdir():
+        match = _FOLDER.fullmatch(entry.name)
+        if match and entry.is_dir():
+            found.append(_inspect(entry, int(match[1]), claimed))
+    return sorted(found, key=lambda f: (f.step, f.manifest.attempt if f.manifest else 0), reverse=True)
+
+
+def _inspect(folder: Path, step: int, claimed: dict[int, int]) -> Found:
+    try:
+        manifest = Manifest.from_json((folder / MANIFEST).read_text())
+    except FileNotFoundError:
+        return Found(folder, step, "partial", "no manifest")
+    except (OSError, CheckpointError, UnicodeDecodeError) as error:
+        return Found(folder, step, "corrupt", str(error))
+    for shard in manifest.files:
+        try:
+            size = (folder / shard.path).stat().st_size
+        except OSError:
+            return Found(folder, step, "corrupt", f"{shard.path} is missing", manifest)
+        if size != shard.bytes:
+            return Found(folder, step, "corrupt", f"{shard.path} has {size} bytes, not {shard.bytes}", manifest)
+    late = overtaken_by(manifest.attempt, manifest.step, claimed)
+    if late is not None:
+        return Found(folder, step, "overtaken", f"attempt {late} began from an older step", manifest)
+    return Found(folder, manifest.step, "complete", "", manifest)

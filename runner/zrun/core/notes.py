@@ -1,0 +1,93 @@
+"""Facts a rank leaves for its agent, one JSON line each, in `rank-R.notes` of the attempt's folder.
+
+A note is written in one write(2) with O_APPEND, so it is whole or absent, and outlives the rank that wrote it. After
+writing, the rank pokes the agent's datagram socket; a lost poke only means that the agent reads 100 ms later.
+"""
+
+import json
+import os
+import socket
+import time
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+
+class NoteKind(StrEnum):
+    """Which other keys a note carries stands beside each."""
+
+    STARTED = "started"
+    """pid, python, torch (absent until known), argv."""
+    SESSION = "session"
+    """resumed_step (0: none), tier ("disk" | null), checkpoint (path | null), total_steps (int | null),
+    skipped (list of {path, reason}: checkpoints passed over)."""
+    LAST_WORDS = "last-words"
+    """The keys of Failure that the rank knows: exception, message, where, traceback, step, batch, phase,
+    collective, exit_code, final (true: the script is over; false: still unwinding)."""
+    CHECKPOINT = "checkpoint"
+    """step, batch, path, bytes, seconds; written by rank 0 after the rename."""
+    SAVE_FAILED = "save-failed"
+    """step, error, path, disk_full (bool)."""
+    STOPPED_AT = "stopped-at"
+    """step: the safe point at which this rank obeyed a stop request; saved (bool)."""
+    QUARANTINED = "quarantined"
+    """step, batch: a batch was skipped as ordered."""
+    WARNING = "warning"
+    """message."""
+    FINISHED = "finished"
+    """The script ended by itself; exit_code."""
+
+
+class NoteWriter:
+    """Used inside a rank; never raises into user code once it is open."""
+
+    def __init__(self, path: Path, wake: Path | None = None) -> None:
+        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        self._wake = str(wake) if wake else None
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
+
+    def write(self, kind: NoteKind, **fields: Any) -> None:
+        """Append one note stamped with the wall clock (`at`, Unix seconds)."""
+        line = json.dumps({"kind": kind.value, "at": time.time(), **fields}, default=str) + "\n"
+        try:
+            os.write(self._fd, line.encode("utf-8", "backslashreplace"))
+        except OSError:
+            return  # a full disk must not end training; the agent sees the rank's death itself
+        self.poke()
+
+    def poke(self) -> None:
+        """Wake the agent; a lost poke costs it at most one poll."""
+        if self._wake is None:
+            return
+        try:
+            self._socket.sendto(b"!", self._wake)
+        except OSError:
+            pass
+
+
+class NoteReader:
+    """Used by the agent: gives each whole line once."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._offset = 0
+
+    def read(self) -> list[dict[str, Any]]:
+        """New notes since the last call; lines that are not JSON objects are dropped."""
+        try:
+            with self._path.open("rb") as file:
+                file.seek(self._offset)
+                data = file.read()
+        except FileNotFoundError:
+            return []
+        whole = data[: data.rfind(b"\n") + 1]
+        self._offset += len(whole)
+        notes: list[dict[str, Any]] = []
+        for line in whole.splitlines():
+            try:
+                note = json.loads(line)
+            except ValueError:
+                continue
+            if isinstance(note, dict):
+                notes.append(note)
+        return notes

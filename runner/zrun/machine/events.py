@@ -1,0 +1,154 @@
+"""What may happen to a job: the journaled facts, and nothing else, that the job machine decides on.
+
+Counterpart of actions.py. Every event is plain data (msgspec), so that the journal can hold it and replay it.
+Times arrive beside the event as `now`, seconds since the journal's first event.
+"""
+
+from typing import Any
+
+import msgspec
+
+from zrun.wire.report import Doing
+
+
+class _Event(msgspec.Struct, frozen=True, tag_field="e", tag=lambda name: name):
+    pass
+
+
+class Submitted(_Event, frozen=True):
+    """A job was handed in. `spec` is JobSpec as JSON; `run_dir` absolute; `env_dropped` for the log."""
+
+    job: str
+    spec: dict[str, Any]
+    run_dir: str
+    fresh: bool = False
+
+
+class NodeHeard(_Event, frozen=True):
+    """A node's report about this job changed in a way that matters (never merely a beat)."""
+
+    node: str
+    boot: str
+    doing: Doing
+    attempt: int
+    seen: int
+    settled: bool = True
+    collected: int = 0
+    stopped_at: int | None = None
+    saved_at: int | None = None
+    term_seen: bool = False
+    leaving_in_s: float | None = None
+    step: int = 0
+    """The smallest completed step of the node's ranks in `attempt`."""
+
+
+class NodeGone(_Event, frozen=True):
+    """The agent said goodbye or its connection was closed for good; a lease may still run."""
+
+    node: str
+    boot: str
+    why: str
+
+
+class NodeSilent(_Event, frozen=True):
+    """Nothing was heard of the node for a lease, on the coordinator's virtual clock."""
+
+    node: str
+    boot: str
+
+
+class RankEnded(_Event, frozen=True):
+    """New or better evidence about how ranks of an attempt ended badly: all failures so far, by time."""
+
+    node: str
+    attempt: int
+    failures: list[dict[str, Any]]
+
+
+class AttemptStarted(_Event, frozen=True):
+    """Every rank of the attempt has completed a step (or, without steps, its bootstrap and 5 s of life)."""
+
+    attempt: int
+    first_step: int
+    resumed_step: int | None
+    resumed_from: str | None = None
+    skipped: list[dict[str, str]] = []
+
+
+class ProgressVerified(_Event, frozen=True):
+    """All ranks have completed `step`; at most every 10 s a job, and once at the end of each attempt."""
+
+    attempt: int
+    step: int
+
+
+class CheckpointCommitted(_Event, frozen=True):
+    attempt: int
+    step: int
+    batch: str
+    path: str
+    bytes: int
+    seconds: float = 0.0
+    tier: str = "disk"
+
+
+class SaveFailed(_Event, frozen=True):
+    attempt: int
+    step: int
+    error: str
+    disk_full: bool = False
+
+
+class Suspected(_Event, frozen=True):
+    """The hang judge's verdict over the table (machine/hang.py); `cleared`: it moves again."""
+
+    attempt: int
+    ranks: list[int]
+    kind: str
+    provable: bool
+    roll_call: str
+    because: list[str]
+    step: int | None = None
+    batch: str | None = None
+    collective: str | None = None
+    where: str | None = None
+    node: str | None = None
+    cleared: bool = False
+    blind_s: float = 0.0
+    """How long nothing had moved when this was said."""
+
+
+class Suspended(_Event, frozen=True):
+    """All ranks are stopped (a scheduler's suspend, a debugger), or run again."""
+
+    attempt: int
+    stopped: bool
+
+
+class Command(_Event, frozen=True):
+    """A person's or program's wish: stop, stop_now, preempt, restart, resume, save."""
+
+    what: str
+    who: str = ""
+    within_s: float | None = None
+    """For preempt: seconds until the processes must be gone."""
+    options: dict[str, Any] = {}
+
+
+class DurationOver(_Event, frozen=True):
+    """`max_duration` ran out on the wall clock."""
+
+
+class CoordinatorStarted(_Event, frozen=True):
+    """A coordinator began (again) on this journal: no verdict about nodes until they had time to come back."""
+
+
+class TimerFired(_Event, frozen=True):
+    """The machine's own deadline came."""
+
+
+Event = (
+    Submitted | NodeHeard | NodeGone | NodeSilent | RankEnded | AttemptStarted | ProgressVerified
+    | CheckpointCommitted | SaveFailed | Suspected | Suspended | Command | DurationOver | CoordinatorStarted
+    | TimerFired
+)  # fmt: skip
