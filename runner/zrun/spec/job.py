@@ -122,7 +122,7 @@ class Checkpoint(_Data, frozen=True):
 
 
 class Preempt(_Data, frozen=True):
-    signals: list[str] = ["TERM", "USR1"]
+    signals: list[str] = msgspec.field(default_factory=lambda: ["TERM", "USR1"])
     grace_s: float = 600.0
 
 
