@@ -55,6 +55,11 @@ class NoteWriter:
             return  # a full disk must not end training; the agent sees the rank's death itself
         self.poke()
 
+    def close(self) -> None:
+        """Give the descriptors back; a rank itself never needs to."""
+        os.close(self._fd)
+        self._socket.close()
+
     def poke(self) -> None:
         """Wake the agent; a lost poke costs it at most one poll."""
         if self._wake is None:

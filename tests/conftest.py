@@ -1,0 +1,30 @@
+"""What every test gets: a registry of its own, no launcher's variables, and no way to be skipped in silence."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+ALLOWED_TO_SKIP: frozenset[str] = frozenset()
+"""Test ids that may be skipped, each with its reason beside it."""
+
+skipped: list[str] = []
+
+
+@pytest.fixture(autouse=True)
+def _own_registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "xdg-state"))
+    for name in [n for n in os.environ if n.startswith("ZRUN_")]:
+        monkeypatch.delenv(name)
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    if report.skipped and report.nodeid not in ALLOWED_TO_SKIP and not hasattr(report, "wasxfail"):
+        skipped.append(report.nodeid)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if skipped and session.exitstatus == 0:
+        print(f"\na skipped test is a failed one: {', '.join(skipped)}")
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
