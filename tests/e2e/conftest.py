@@ -207,4 +207,6 @@ def make_job(tmp_path: Path) -> Iterator[Callable[..., Job]]:
     for job in jobs:
         job.end()
     assert all(not pids for pids in left.values()), f"left behind: {left}"
-    assert not list(Path("/dev/shm").glob("zrun-toy-*")), "shared memory was left behind"
+    ours = [run.name for job in jobs for run in (job.folder / "runs").glob("*")]
+    swept = [str(path) for run in ours for path in Path("/dev/shm").glob(f"zrun-{run}-*")]
+    assert swept == [], "shared memory was left behind"

@@ -9,10 +9,13 @@ import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from zrun.core import deck as d
 from zrun.core.batch import BatchId
+
+_READ_AGAIN: Final = 1000
+"""Times; an agent that died in the middle of writing must not hold a rank up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,11 +135,16 @@ class DeckWriter:
         d.U32.pack_into(self._map, d.METRICS_LOCK, (lock + 1) & 0xFFFFFFFE)
 
     def stop_request(self) -> StopRequest | None:
-        """The order page, None while it asks for nothing or is being written."""
-        lock, kind, _, sequence, step, confirmed, deadline = d.ORDER.unpack_from(self._map, d.ORDER_AT)
-        if not kind or lock & 1 or d.U64.unpack_from(self._map, d.ORDER_AT)[0] != lock:
-            return None
-        return StopRequest(d.StopKind(kind), sequence, step, confirmed == sequence, deadline)
+        """The order page; None while it asks for nothing. Being written takes a microsecond: then it is read again,
+        for a request missed once may be a stop step passed.
+        """
+        for _ in range(_READ_AGAIN):
+            lock, kind, _, sequence, step, confirmed, deadline = d.ORDER.unpack_from(self._map, d.ORDER_AT)
+            if not lock & 1 and d.U64.unpack_from(self._map, d.ORDER_AT)[0] == lock:
+                if not kind:
+                    return None
+                return StopRequest(d.StopKind(kind), sequence, step, confirmed == sequence, deadline)
+        return None
 
     def acknowledge(self, sequence: int) -> None:
         """This rank saw stop request `sequence` while at or before its step."""

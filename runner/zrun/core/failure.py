@@ -65,7 +65,9 @@ class Failure:
 
     def headline(self) -> str:
         """One line: `rank 1: ValueError: bad sample (data.py:10, step 61, batch e0-s000061-…)`."""
-        if self.exception:
+        if self.rank < 0 and self.message:  # of the launch or the set-up, not of a rank
+            what = self.message
+        elif self.exception:
             what = f"{self.exception}: {self.message}" if self.message else self.exception
         elif self.signal:
             what = f"killed by {self.signal}"
@@ -75,4 +77,5 @@ class Failure:
             what = self.message or self.kind.value
         places = [p for p in (self.where, f"step {self.step}" if self.step else None,
                               f"batch {self.batch}" if self.batch else None) if p]  # fmt: skip
-        return f"rank {self.rank}: {what}" + (f" ({', '.join(places)})" if places else "")
+        who = f"rank {self.rank}" if self.rank >= 0 else f"node {self.node}"
+        return f"{who}: {what}" + (f" ({', '.join(places)})" if places else "")

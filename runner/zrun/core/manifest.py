@@ -6,6 +6,7 @@ claim-A with the step it resumed from; a checkpoint of attempt a at step s is va
 from a step < s (it was overtaken: a late writer of a dead attempt made it).
 """
 
+import hashlib
 import json
 import re
 from dataclasses import asdict, dataclass, field, fields
@@ -19,6 +20,7 @@ CONTROL: Final = ".zrun"
 FORMAT: Final = 1
 _FOLDER: Final = re.compile(r"step-(\d{6,})")
 _CLAIM: Final = re.compile(r"claim-(\d+)")
+_SEAL: Final = re.compile(r',"seal":"sha256:([0-9a-f]{64})"\}\s*\Z')
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +81,9 @@ class Manifest:
         return sum(f.bytes for f in self.files)
 
     def to_json(self) -> str:
-        return json.dumps(asdict(self), separators=(",", ":")) + "\n"
+        """The text of manifest.json; its last member, `seal`, is the digest of all text before it."""
+        text = json.dumps(asdict(self), separators=(",", ":"))[:-1]
+        return f'{text},"seal":"sha256:{hashlib.sha256(text.encode()).hexdigest()}"}}\n'
 
     @classmethod
     def from_json(cls, text: str) -> "Manifest":
@@ -88,6 +92,7 @@ class Manifest:
             value = json.loads(text)
             if value["format"] != FORMAT:
                 raise CheckpointError(f"manifest format {value['format']}; this version reads {FORMAT}")
+            _check_seal(text)
             known = {f.name: value[f.name] for f in fields(cls) if f.name in value}
             known["files"] = [ShardFile(**f) for f in known["files"]]
             known["tensors"] = {
@@ -95,8 +100,17 @@ class Manifest:
                 for name, t in known["tensors"].items()
             }
             return cls(**known)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise CheckpointError(f"not a manifest: {type(error).__name__}: {error}") from error
+
+
+def _check_seal(text: str) -> None:
+    """A learning rate lies in the manifest: a flipped bit there must not load silently either."""
+    match = _SEAL.search(text)
+    if match is None:
+        raise CheckpointError("manifest without a seal: cut short or altered")
+    if hashlib.sha256(text[: match.start()].encode()).hexdigest() != match[1]:
+        raise CheckpointError("manifest digest mismatch: it is not as it was written")
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,6 +63,8 @@ class RankEnded(_Event, frozen=True):
     node: str
     attempt: int
     failures: list[dict[str, Any]]
+    age_s: float | None = None
+    """How long ago the first of them happened when it was reported, on the node's own clock."""
 
 
 class AttemptStarted(_Event, frozen=True):

@@ -1,0 +1,75 @@
+"""What an attempt has on this node while it lives: mapped decks, notes, logs, and the socket its ranks poke.
+
+Reads and writes files; decides nothing and starts nothing.
+"""
+
+import asyncio
+import os
+import socket
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from zrun.agent.decks import Decks
+from zrun.agent.evidence import Subject
+from zrun.agent.launch import Where
+from zrun.agent.logs import AttemptLogs
+from zrun.agent.rank_story import RankStory
+from zrun.agent.stop_step import StopAsk
+from zrun.core.deck import wake_path
+from zrun.core.errors import LaunchError
+from zrun.core.notes import NoteReader
+
+
+class Attempt:
+    """Raises LaunchError if a deck or the socket cannot be had."""
+
+    def __init__(
+        self, where: Where, ranks: list[int], cap_bytes: int, say: Callable[[str], None], poked: Callable[[], None]
+    ) -> None:
+        self.where, self.ranks = where, ranks
+        try:
+            self.decks = Decks(where.shm_dir, ranks, time.monotonic())
+            self._wake = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+            self._wake.bind(str(wake_path(where.shm_dir)))
+        except (OSError, ValueError) as error:
+            raise LaunchError(f"shared memory of the attempt cannot be used: {error}") from error
+        self.logs = AttemptLogs(where, ranks, cap_bytes, say)
+        self._notes = {rank: NoteReader(where.attempt_dir / f"rank-{rank}.notes") for rank in ranks}
+        for rank, notes in self._notes.items():
+            if rank in ranks:
+                notes.read()  # of an earlier launch of the same attempt
+        self._poked = poked
+        asyncio.get_running_loop().add_reader(self._wake, self._woken)
+
+    def close(self) -> None:
+        asyncio.get_running_loop().remove_reader(self._wake)
+        self._wake.close()
+        self.decks.close()
+        self.logs.close()
+
+    def notes(self, rank: int) -> list[dict[str, Any]]:
+        reader = self._notes.get(rank)
+        return reader.read() if reader is not None else []
+
+    def write_order(self, ask: StopAsk, within_s: float) -> None:
+        self.decks.write_order(
+            ask.kind, ask.sequence, ask.step, confirmed=ask.confirmed, deadline=time.time() + within_s
+        )
+
+    def subjects(self, stories: Iterable[RankStory]) -> list[Subject]:
+        return [
+            Subject(
+                story, self.where.attempt_dir / f"rank-{story.rank}.stacks", self.decks.ring(story.rank),
+                story.last_lines or self.logs.last_lines(story.rank),
+            )
+            for story in stories
+        ]  # fmt: skip
+
+    def _woken(self) -> None:
+        try:
+            while os.read(self._wake.fileno(), 64):
+                pass
+        except BlockingIOError:
+            pass  # all pokes taken
+        self._poked()

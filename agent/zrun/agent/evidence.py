@@ -1,0 +1,197 @@
+"""What every rank of this node was doing, on disk before anything is ended: stacks, process states, collectives.
+
+Bounded in time; a rank that does not answer is looked into from outside (py-spy), a stopped one at once. It ends and
+changes nothing, and judges nothing.
+"""
+
+import asyncio
+import json
+import re
+import shutil
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from signal import SIGRTMIN
+from typing import Any, Final
+
+from zrun.agent import proc_table
+from zrun.agent.rank_story import RankStory
+from zrun.core.deck import Flag
+from zrun.core.deck_reader import CollectiveRecord
+
+DUMP_SIGNAL: Final = SIGRTMIN + 4
+LIMIT_S: Final = 3.0
+ANSWER_S: Final = 0.5
+QUIET_S: Final = 0.05
+"""A dump that did not grow for so long is whole."""
+_ADDRESSES: Final = re.compile(r"0x[0-9a-f]+|\b(pid|thread|Process|Thread)[ :]*\d+", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """One living rank to look at."""
+
+    story: RankStory
+    dump: Path
+    """Where its bootstrap appends stacks at the dump signal."""
+    ring: list[CollectiveRecord]
+    last_lines: list[str]
+
+
+async def collect(subjects: Sequence[Subject], into: Path, node: str, now: float) -> None:
+    """Into folder `into`: stacks/rank-R.txt, stacks/grouped-NODE.txt, node-NODE.json, last-lines/rank-R.txt.
+
+    Raises OSError if the folder cannot be written.
+    """
+    stacks_dir = into / "stacks"
+    _make(into / "last-lines")
+    facts = [_facts(subject, now) for subject in subjects]
+    _write(into / f"node-{node}.json", json.dumps({"node": node, "ranks": facts}, indent=2, default=str) + "\n")
+    for subject in subjects:
+        if subject.last_lines:
+            _write(into / "last-lines" / f"rank-{subject.story.rank}.txt", "\n".join(subject.last_lines) + "\n")
+    await take_stacks(subjects, stacks_dir, node)
+
+
+async def take_stacks(subjects: Sequence[Subject], folder: Path, node: str) -> None:
+    """Into `folder`: rank-R.txt of each living rank and grouped-NODE.txt. Raises OSError."""
+    _make(folder)
+    living = [subject for subject in subjects if subject.story.alive and subject.story.pid]
+    stacks: dict[int, str] = {}
+    tasks = [asyncio.create_task(_into(stacks, subject)) for subject in living]
+    if tasks:
+        _, late = await asyncio.wait(tasks, timeout=LIMIT_S)
+        for task in late:
+            task.cancel()
+        await asyncio.gather(*late, return_exceptions=True)
+    for subject in living:
+        text = stacks.get(subject.story.rank) or "no stack could be had\n"
+        _write(folder / f"rank-{subject.story.rank}.txt", text)
+    if stacks:
+        _write(folder / f"grouped-{node}.txt", grouped(stacks))
+
+
+async def _into(stacks: dict[int, str], subject: Subject) -> None:
+    stacks[subject.story.rank] = await stack_of(subject)
+
+
+async def stack_of(subject: Subject) -> str:
+    """The rank's own dump, else py-spy's; "" if neither can be had."""
+    found = proc_table.stat(subject.story.pid)
+    if found is None or not found.alive:
+        return ""
+    if found.state not in ("T", "t") and Flag.DUMP_READY in subject.story.flags:
+        text = await _ask(subject, found.proc)
+        if text:
+            return text
+    return await _spy(subject.story.pid)
+
+
+async def _ask(subject: Subject, proc: proc_table.Proc) -> str:
+    before = _size(subject.dump)
+    if not proc_table.send(proc, DUMP_SIGNAL):
+        return ""
+    began = grew = time.monotonic()
+    size = before
+    while time.monotonic() < began + ANSWER_S and (size == before or time.monotonic() < grew + QUIET_S):
+        await asyncio.sleep(QUIET_S / 5)
+        if (newer := _size(subject.dump)) != size:
+            size, grew = newer, time.monotonic()
+    if size == before:
+        return ""
+    with subject.dump.open("rb") as file:
+        file.seek(before)
+        return file.read().decode("utf-8", "replace")
+
+
+async def _spy(pid: int) -> str:
+    beside = Path(sys.executable).parent / "py-spy"
+    program = str(beside) if beside.exists() else shutil.which("py-spy")
+    if program is None:
+        return ""
+    child = await asyncio.create_subprocess_exec(
+        program, "dump", "--nonblocking", "--pid", str(pid), stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    try:
+        out, trouble = await child.communicate()
+    except asyncio.CancelledError:
+        child.kill()
+        await child.wait()
+        raise
+    return out.decode("utf-8", "replace") or f"py-spy: {trouble.decode('utf-8', 'replace')}"
+
+
+def _facts(subject: Subject, now: float) -> dict[str, Any]:
+    story, deck = subject.story, subject.story.deck
+    found = proc_table.stat(story.pid) if story.pid else None
+    fields: dict[str, Any] = {
+        "rank": story.rank, "pid": story.pid, "alive": story.alive, "state": found.state if found else None,
+        "cpu_s": found.cpu_s if found else None, "wchan": _text(story.pid, "wchan"),
+        "exit_code": story.exit_code, "signal": story.signal, "last_words": story.words or story.candidate,
+    }  # fmt: skip
+    if deck is not None:
+        fields |= {
+            "step": deck.step, "completed": deck.completed, "phase": deck.phase_name or deck.phase.label,
+            "batch": str(deck.batch) if deck.batch else None, "flags": str(deck.flags),
+            "age_s": round(now - deck.progress_at, 3) if deck.progress_at else None, "roll_call": roll_call(story, now),
+        }  # fmt: skip
+    return {**fields, "collectives": [asdict(record) for record in subject.ring[-16:]]}
+
+
+def roll_call(story: RankStory, now: float) -> str:
+    """`rank 1: step 41, step, in all_reduce #17 for 3.2 s`."""
+    deck = story.deck
+    if deck is None:
+        return f"rank {story.rank}: not begun"
+    where = f"after {deck.coll_op} #{deck.coll_done}" if deck.coll_seq else "no collective yet"
+    if deck.in_collective:
+        where = f"in {deck.coll_op} #{deck.coll_seq} for {now - deck.coll_entered_at:.1f} s"
+    return f"rank {story.rank}: step {deck.step}, {deck.phase_name or deck.phase.label}, {where}"
+
+
+def grouped(stacks: dict[int, str]) -> str:
+    """Equal stacks once, with the ranks that have them; addresses and process numbers do not count."""
+    groups: dict[str, list[int]] = {}
+    for rank, text in sorted(stacks.items()):
+        groups.setdefault(_ADDRESSES.sub("", text), []).append(rank)
+    parts = [f"== {ranks_text(ranks)} ==\n{stacks[ranks[0]].rstrip()}\n" for ranks in groups.values()]
+    return "\n".join(parts)
+
+
+def ranks_text(ranks: Iterable[int]) -> str:
+    """`rank 3`, `ranks 0-2, 5`."""
+    numbers = sorted(ranks)
+    spans: list[list[int]] = []
+    for number in numbers:
+        if spans and number == spans[-1][1] + 1:
+            spans[-1][1] = number
+        else:
+            spans.append([number, number])
+    text = ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in spans)
+    return f"rank{'s' if len(numbers) != 1 else ''} {text}"
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+def _text(pid: int, name: str) -> str | None:
+    try:
+        return (proc_table.PROC / str(pid) / name).read_text(errors="replace").strip() or None
+    except OSError:
+        return None
+
+
+def _make(folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+
+
+def _write(path: Path, text: str) -> None:
+    path.write_text(text)
+    path.chmod(0o600)

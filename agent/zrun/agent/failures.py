@@ -1,0 +1,66 @@
+"""One rank's end as a Failure: exit status, last words, deck and last lines merged; pure.
+
+The first cause wins: what a rank said before we signalled it stays its own failure, whatever killed it afterwards.
+Knows nothing about other ranks, nor about whose fault anything was.
+"""
+
+from typing import Any, Final
+
+from zrun.agent.rank_story import RankStory
+from zrun.core.failure import Failure, FailureKind
+
+OOM_NAMES: Final = ("OutOfMemoryError", "MemoryError")
+
+
+def failure_of(story: RankStory, node: str, *, job_failing: bool, why: str) -> Failure | None:
+    """None: alive and well, or ended as it should. `job_failing`: an exception in flight now counts as its end."""
+    words = story.words or (story.fresh_candidate() if job_failing or not story.alive else None)
+    if words is not None and _before_us(story, float(words.get("at") or 0.0)) and not story.lingered:
+        return _make(story, node, _kind_of_words(words, story), float(words["at"]), words, None)
+    if story.alive or story.lingered:
+        return None
+    kind, message = _kind_of_end(story, why)
+    return None if kind is None else _make(story, node, kind, story.ended_unix, {}, message)
+
+
+def _before_us(story: RankStory, at: float) -> bool:
+    return story.signalled_unix is None or at <= story.signalled_unix
+
+
+def _kind_of_words(words: dict[str, Any], story: RankStory) -> FailureKind:
+    name = str(words.get("exception") or "")
+    if name.endswith(OOM_NAMES) or story.oom:
+        return FailureKind.OOM
+    return FailureKind.RAISED if name else FailureKind.EXITED
+
+
+def _kind_of_end(story: RankStory, why: str) -> tuple[FailureKind | None, str | None]:
+    if story.exit_code == 0:
+        message = "exited with code 0 before the other ranks finished"
+        return (FailureKind.EARLY, message) if story.early else (None, None)
+    if story.signalled_unix is not None and story.ended_unix >= story.signalled_unix:
+        return FailureKind.ENDED_BY_US, f"ended by zrun: {why}" if why else "ended by zrun"
+    if story.oom:
+        return FailureKind.OOM, "killed by the kernel: out of memory"
+    if story.signal is not None:
+        return FailureKind.SIGNALED, f"killed by {story.signal}, not by zrun"
+    if story.exit_code is None:
+        return FailureKind.EXITED, "ended; its exit status was lost"
+    return FailureKind.EXITED, None
+
+
+def _make(
+    story: RankStory, node: str, kind: FailureKind, at: float, words: dict[str, Any], message: str | None
+) -> Failure:
+    deck = story.deck
+    inside = f"{deck.coll_op} #{deck.coll_seq}" if deck is not None and deck.in_collective else None
+    batch = str(deck.batch) if deck is not None and deck.batch is not None else None
+    phase = None if deck is None else (deck.phase_name or deck.phase.label)
+    code = story.exit_code if story.exit_code is not None else words.get("exit_code")
+    return Failure(
+        rank=story.rank, node=node, kind=kind, at=at, exit_code=None if story.signal else code, signal=story.signal,
+        exception=words.get("exception"), message=words.get("message") or message, where=words.get("where"),
+        traceback=words.get("traceback"), step=words.get("step") or (deck.step if deck and deck.step else None),
+        batch=words.get("batch") or batch, phase=words.get("phase") or phase,
+        collective=words.get("collective") or inside, pid=story.pid or None, last_lines=story.last_lines[-50:],
+    )  # fmt: skip

@@ -1,0 +1,366 @@
+"""One job on this node: carries out what the node machine wants, and tells it what happened.
+
+The only place where decisions meet processes and files; it decides nothing itself. Called by the agent's loop.
+"""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from signal import Signals
+from typing import Any, assert_never
+
+from structlog.typing import FilteringBoundLogger
+
+from zrun.agent import evidence, launch, preflight, vitals
+from zrun.agent import node_actions as a
+from zrun.agent import node_events as e
+from zrun.agent.attempt import Attempt
+from zrun.agent.keeper_link import Beats, KeeperLink
+from zrun.agent.launch import Where
+from zrun.agent.logs import AttemptLogs, unread_attempts
+from zrun.agent.node_machine import NodeMachine
+from zrun.agent.oom import OomCounter
+from zrun.agent.reporting import essence, job_report
+from zrun.core.durable import write_bytes
+from zrun.core.errors import LaunchError
+from zrun.core.failure import Failure, FailureKind
+from zrun.core.runfolder import RunFolder
+from zrun.spec.job import spec_from_dict
+from zrun.wire.order import JobBrief, JobOrder, LaunchPlan
+from zrun.wire.report import Doing, JobReport, WarnLine
+
+EXIT_S = 60.0
+
+
+class JobOnNode:
+    """Raises msgspec.ValidationError for a brief of another version, OSError if the run's folder cannot be used."""
+
+    def __init__(
+        self, brief: JobBrief, node: str, boot: str, gpus: int, beats: Beats, changed: Callable[[], None],
+        log: FilteringBoundLogger,
+    ) -> None:  # fmt: skip
+        self.spec = spec_from_dict(brief.spec)
+        self.brief = brief
+        self.released = False
+        self._node, self._boot, self._gpus, self._beats, self._changed = node, boot, gpus, beats, changed
+        self._log = log.bind(job=brief.job)
+        self._folder = RunFolder(Path(brief.run_dir))
+        self._own_dir = self._folder.node(node)
+        self._own_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._setup_done = self._own_dir / "setup.done"
+        setup = self.spec.setup is not None and not self._setup_done.exists()
+        exit_s = EXIT_S if self.spec.watchdog.exit_s is None else self.spec.watchdog.exit_s
+        self.machine = NodeMachine(brief.job, node, setup=setup, exit_s=exit_s)
+        self._attempt: Attempt | None = None
+        self._keeper: KeeperLink | None = None
+        self._kills = 0
+        self._oom = OomCounter()
+        self._events: deque[e.NodeEvent] = deque()
+        self._feeding = False
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._left_over_read = False
+        self._lease_s = 0.0
+        self._essence: tuple[object, ...] = ()
+
+    # -- for the agent's loop -----------------------------------------------------------------------------------
+
+    @property
+    def idle(self) -> bool:
+        return self.machine.state.doing in (Doing.IDLE, Doing.FINISHED)
+
+    def obey(self, order: JobOrder, lease_s: float) -> None:
+        self._set_lease(lease_s)
+        self.feed(e.OrderReceived(order))
+
+    def feed(self, event: e.NodeEvent) -> None:
+        """Hand an event to the machine and carry out what it answers; events born of that come after."""
+        self._events.append(event)
+        if self._feeding:
+            return
+        self._feeding = True
+        try:
+            while self._events:
+                for action in self.machine.handle(self._events.popleft(), time.monotonic()):
+                    self._do(action)
+        finally:
+            self._feeding = False
+        if (now := essence(self.machine.state)) != self._essence:
+            self._essence = now
+            self._changed()
+
+    def poll(self) -> None:
+        """Called every 50-100 ms: output, notes, decks, and whatever became due."""
+        attempt, state = self._attempt, self.machine.state
+        if attempt is not None and state.doing != Doing.IDLE:
+            attempt.logs.poll()
+            attempt.decks.look({s.rank: s.pid for s in state.record.living}, time.monotonic())
+            for rank in attempt.ranks:
+                self._read_notes(rank)
+            self.feed(e.DecksRead(attempt.decks.read()))
+        due = self.machine.deadline()
+        if (due is not None and time.monotonic() >= due) or not state.settled:
+            self.feed(e.TimeUp())
+
+    def report(self) -> JobReport:
+        return job_report(self.machine.state, self._attempt, time.monotonic())
+
+    def told_at_once(self) -> tuple[list[WarnLine], int]:
+        return self._attempt.logs.take_told() if self._attempt is not None else ([], 0)
+
+    async def stacks(self, into: str) -> None:
+        """For a person: all stacks now, into a folder of the run."""
+        if self._attempt is None:
+            return
+        subjects = self._attempt.subjects(self.machine.state.record.living)
+        try:
+            await evidence.take_stacks(subjects, self._folder.root / into, self._node)
+        except OSError as error:
+            self._log.warning("stacks cannot be written", error=str(error))
+
+    async def close(self) -> None:
+        """End what is left through the keeper, read the last output, forget secrets."""
+        for task in [*self._tasks]:
+            task.cancel()
+        if self._keeper is not None:
+            await self._keeper.close()
+        self._close_attempt()
+        self._read_left_over()
+
+    # -- what the machine wants ---------------------------------------------------------------------------------
+
+    def _do(self, action: a.NodeAction) -> None:
+        match action:
+            case a.EnsureKeeper(why):
+                self._log.info("keeper wanted", why=why)
+                self._run(self._start_keeper())
+            case a.StartSetup(why):
+                self._log.info("set-up starts", why=why)
+                self._start_setup()
+            case a.StartTorchrun(plan, number, why):
+                self._log.info("torchrun starts", attempt=plan.attempt, launch=number, why=why)
+                self._start_torchrun(plan)
+            case a.WriteOrderPages(ask, within_s, why):
+                self._log.info("order pages", kind=ask.kind.name, step=ask.step, confirmed=ask.confirmed, why=why)
+                if self._attempt is not None:
+                    self._attempt.write_order(ask, within_s)
+            case a.SignalRanks(ranks, name, why):
+                self._log.info("signal", ranks=ranks, signal=name, why=why)
+                self.feed(e.Signalled(ranks, time.time()))
+                if self._keeper is not None:
+                    self._keeper.signal(ranks, Signals[f"SIG{name}"])
+            case a.KillAll(why):
+                self._log.info("kill all", why=why)
+                self._kill_all()
+            case a.Collect(incident, why):
+                self._log.info("collect evidence", why=why)
+                self._run(self._collect(incident))
+            case a.Release(why):
+                self._log.info("released", why=why)
+                self.released = True
+            case a.Say(text):
+                self._log.info(text)
+            case _:
+                assert_never(action)
+
+    async def _start_keeper(self) -> None:
+        keeper = self._keeper = KeeperLink(self._beats, self._heard)
+        try:
+            await keeper.start(
+                self.brief.job, self._boot, self._folder.node_lock(self._node), self._own_dir / "keeper.log"
+            )
+        except OSError as error:
+            self._keeper = None
+            self.feed(e.LaunchRefused(self._failure(FailureKind.LAUNCH, f"the keeper cannot be started: {error}")))
+            return
+        keeper.lease(max(self._lease_s, 1.0))
+
+    def _start_setup(self) -> None:
+        state, where = self.machine.state, self._where()
+        try:
+            preflight.check_workdir(self.spec)
+            launch.make_places(where, [])
+        except LaunchError as error:
+            self.feed(e.SetupEnded(self._failure(FailureKind.SETUP, str(error))))
+            return
+        assert state.record.plan is not None
+        assert self._keeper is not None
+        env = self._environment(state.record.plan, where)
+        log = self._own_dir / "setup.log"
+        log.unlink(missing_ok=True)
+        self._keeper.spawn("setup", ["bash", "-c", self.spec.setup or ""], env, self.spec.workdir, log, None)
+
+    def _start_torchrun(self, plan: LaunchPlan) -> None:
+        where = self._where()
+        self._close_attempt()
+        try:
+            preflight.check_script(self.spec, launch.python_of(self.spec))
+            self._check_resources()
+            nproc = launch.ranks_here(self.spec, plan, self._gpus)
+            first = plan.node_rank * nproc
+            ranks = list(range(first, first + nproc))
+            launch.make_places(where, ranks)
+            cap = self.spec.logs.max_size_bytes // max(1, nproc * plan.nnodes) // 2
+            self._attempt = Attempt(where, ranks, cap, self._say, self._poked)
+            port = plan.master_port or launch.free_port()
+        except LaunchError as error:
+            text = f"{error} ({error.hint})" if error.hint else str(error)
+            self.feed(e.LaunchRefused(self._failure(FailureKind.LAUNCH, text)))
+            return
+        assert self._keeper is not None
+        self._oom.moved()  # what the kernel killed before is not ours
+        self.feed(e.Launched(ranks))
+        where.torchrun_log.unlink(missing_ok=True)
+        argv = launch.command(self.spec, plan, self.brief.job, nproc, port)
+        env = self._environment(plan, where)
+        self._keeper.spawn("torchrun", argv, env, self.spec.workdir, where.torchrun_log, (first, nproc))
+
+    def _check_resources(self) -> None:
+        if self.spec.resources != type(self.spec.resources)():
+            preflight.check_resources(self.spec.resources, vitals.read(self._gpus), self._folder.root, launch.SHM)
+
+    def _environment(self, plan: LaunchPlan, where: Where) -> dict[str, str]:
+        env, dropped = launch.environment(self.spec, plan, where, self.brief.env, self.brief.secrets)
+        if dropped:
+            self._log.info("variables of other launchers left out", names=dropped)
+        return env
+
+    def _kill_all(self) -> None:
+        living = [story.rank for story in self.machine.state.record.living]
+        if living:
+            self.feed(e.Signalled(living, time.time()))
+        if self._keeper is None:
+            self.feed(e.Swept([]))
+            return
+        self._kills += 1
+        self._keeper.kill(self._kills)
+
+    async def _collect(self, incident: int) -> None:
+        attempt, state = self._attempt, self.machine.state
+        into = self._folder.incident(incident) if incident else self._where().attempt_dir / "lingering"
+        try:
+            if attempt is not None:
+                attempt.logs.poll()
+                subjects = attempt.subjects(state.record.stories.values())
+                await evidence.collect(subjects, into, self._node, time.monotonic())
+        except OSError as error:
+            self._log.warning("evidence cannot be written", incident=incident, error=str(error))
+        self.feed(e.CollectEnded(incident))
+
+    # -- what the keeper says -----------------------------------------------------------------------------------
+
+    def _heard(self, line: dict[str, Any]) -> None:
+        match line["said"]:
+            case "ready":
+                self._read_left_over()
+                self.feed(e.KeeperReady(line["left"]))
+            case "rank":
+                self.feed(e.RankSeen(line["rank"], line["pid"]))
+            case "rank-exited":
+                self._rank_exited(line)
+            case "exited" if line["name"] == "torchrun":
+                self._torchrun_exited(line)
+            case "exited":
+                self._setup_exited(line)
+            case "not-spawned":
+                self._not_spawned(line)
+            case "swept" if line["id"] == self._kills:
+                if self._attempt is not None:
+                    self._attempt.logs.drain()
+                    self.feed(e.DecksRead(self._attempt.decks.read()))
+                self.feed(e.Swept(line["left"]))
+            case "waiting":
+                self._log.warning("an earlier keeper still ends its processes", lock=line["lock"])
+            case "lost":
+                self._keeper = None
+                self.feed(e.KeeperLost())
+
+    def _rank_exited(self, line: dict[str, Any]) -> None:
+        rank, last_lines = line["rank"], list[str]()
+        if self._attempt is not None:
+            self._attempt.logs.drain([rank])
+            self._read_notes(rank)
+            self.feed(e.DecksRead(self._attempt.decks.read()))
+            last_lines = self._attempt.logs.last_lines(rank)
+            story = self.machine.state.record.stories.get(rank)
+            if story is not None and not story.booted and not last_lines:
+                last_lines = launch.tail(self._attempt.where.torchrun_log)
+        oom = line["signal"] == "SIGKILL" and self._oom.moved()
+        self.feed(e.RankExited(rank, line["pid"], line["exit_code"], line["signal"], line["at"], last_lines, oom))
+
+    def _torchrun_exited(self, line: dict[str, Any]) -> None:
+        lines = launch.tail(self._attempt.where.torchrun_log) if self._attempt is not None else []
+        in_use = launch.address_in_use("\n".join(lines))
+        self.feed(e.TorchrunExited(line["exit_code"], line["signal"], line["at"], in_use, lines))
+
+    def _setup_exited(self, line: dict[str, Any]) -> None:
+        if line["exit_code"] == 0:
+            write_bytes(self._setup_done, b"")
+            self.feed(e.SetupEnded(None))
+            return
+        lines = launch.tail(self._own_dir / "setup.log")
+        how = f"killed by {line['signal']}" if line["signal"] else f"code {line['exit_code']}"
+        failure = Failure(
+            rank=-1, node=self._node, kind=FailureKind.SETUP, at=line["at"], exit_code=line["exit_code"],
+            signal=line["signal"], message=f"the set-up commands failed: {how}", last_lines=lines,
+        )  # fmt: skip
+        self.feed(e.SetupEnded(failure))
+
+    def _not_spawned(self, line: dict[str, Any]) -> None:
+        text = f"{line['name']} cannot be started: {line['error']}"
+        if line["name"] == "setup":
+            self.feed(e.SetupEnded(self._failure(FailureKind.SETUP, text)))
+        else:
+            self.feed(e.LaunchRefused(self._failure(FailureKind.LAUNCH, text)))
+
+    # -- parts ---------------------------------------------------------------------------------------------------
+
+    def _read_notes(self, rank: int) -> None:
+        if self._attempt is not None:
+            for note in self._attempt.notes(rank):
+                self.feed(e.NoteRead(rank, note))
+
+    def _read_left_over(self) -> None:
+        """Output that an earlier agent had not turned into lines when it died."""
+        if self._left_over_read:
+            return
+        self._left_over_read = True
+        for number, ranks in unread_attempts(self._own_dir):
+            if self._attempt is not None and number >= self._attempt.where.attempt:
+                continue
+            where = Where(self._folder, self.brief.job, self._node, number, self._boot)
+            logs = AttemptLogs(where, ranks, self.spec.logs.max_size_bytes // (2 * len(ranks)), self._say)
+            logs.drain()
+            logs.close()
+
+    def _set_lease(self, lease_s: float) -> None:
+        if lease_s != self._lease_s:
+            self._lease_s = lease_s
+            if self._keeper is not None:
+                self._keeper.lease(max(lease_s, 1.0))
+
+    def _where(self) -> Where:
+        return Where(self._folder, self.brief.job, self._node, self.machine.state.record.attempt, self._boot)
+
+    def _failure(self, kind: FailureKind, message: str) -> Failure:
+        return Failure(rank=-1, node=self._node, kind=kind, at=time.time(), message=message)
+
+    def _close_attempt(self) -> None:
+        if self._attempt is not None:
+            self._attempt.logs.drain()
+            self._attempt.close()
+            self._attempt = None
+
+    def _say(self, text: str) -> None:
+        self._log.warning(text)
+        self.machine.state.record.warn(text)
+
+    def _poked(self) -> None:
+        """A rank wrote a note: read it now, not at the next poll."""
+        self.poll()
+
+    def _run(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)

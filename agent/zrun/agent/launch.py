@@ -1,0 +1,172 @@
+"""What torchrun and the ranks of one attempt are given: command, environment, folders, decks, port.
+
+Makes files and folders, starts no process. Knows nothing about how an attempt goes on.
+"""
+
+import errno
+import importlib.util
+import random
+import shutil
+import socket
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from zrun.agent import vitals
+from zrun.core import env
+from zrun.core.deck import create_deck, deck_path
+from zrun.core.errors import LaunchError
+from zrun.core.runfolder import RunFolder
+from zrun.core.settings import RankSettings
+from zrun.spec.job import JobSpec
+from zrun.wire.order import LaunchPlan
+
+RANK_ROOMS: Final = ("core", "worker", "state", "data", "integrations")
+SHM: Final = Path("/dev/shm")  # noqa: S108 - the kernel's own place for shared memory
+PORTS: Final = range(20000, 32000)
+"""Below the range the kernel gives to outgoing connections, which would take a probed port before torchrun does."""
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """The places of one attempt on this node."""
+
+    folder: RunFolder
+    job: str
+    """Not always the folder's name: a run may lie where a person said."""
+    node: str
+    attempt: int
+    boot: str
+
+    @property
+    def attempt_dir(self) -> Path:
+        return self.folder.node_attempt(self.node, self.attempt)
+
+    @property
+    def shm_dir(self) -> Path:
+        return SHM / f"zrun-{self.job}-{self.attempt}-{self.boot[:4]}"
+
+    @property
+    def mark(self) -> str:
+        return f"{self.job}/{self.attempt}/{self.boot}"
+
+    @property
+    def torchrun_log(self) -> Path:
+        return self.attempt_dir / "torchrun.log"
+
+
+def python_of(spec: JobSpec) -> str:
+    return spec.python or sys.executable
+
+
+def ranks_here(spec: JobSpec, plan: LaunchPlan, gpus: int) -> int:
+    """nproc of this node: as planned, or found out."""
+    if plan.nproc > 0:
+        return plan.nproc
+    if spec.nproc_per_node == "cpu":
+        return vitals.cores()
+    return gpus or 1
+
+
+def free_port() -> int:
+    """A port nobody listens on now; it may be taken before torchrun binds it, then another is tried."""
+    for port in random.sample(PORTS, 64):
+        if _is_free(port, socket.AF_INET) and _is_free(port, socket.AF_INET6):
+            return port
+    raise LaunchError("no free TCP port on this node")
+
+
+def _is_free(port: int, family: int) -> bool:
+    try:
+        probe = socket.socket(family)
+    except OSError:
+        return True  # no such protocol on this machine
+    with probe:
+        try:
+            probe.bind(("", port))
+        except OSError as error:
+            return error.errno == errno.EADDRNOTAVAIL
+    return True
+
+
+def command(spec: JobSpec, plan: LaunchPlan, job: str, nproc: int, port: int) -> list[str]:
+    return [
+        python_of(spec), "-m", "torch.distributed.run", "--nnodes", str(plan.nnodes), "--node-rank",
+        str(plan.node_rank), "--nproc-per-node", str(nproc), "--rdzv-backend", "static", "--master-addr",
+        plan.master_addr, "--master-port", str(port), "--rdzv-id", f"{job}-{plan.attempt}", "--max-restarts", "0",
+        "--monitor-interval", "3600", "-m", "zrun.worker", *spec.run,
+    ]  # fmt: skip
+
+
+def environment(
+    spec: JobSpec, plan: LaunchPlan, where: Where, given: Mapping[str, str], secrets: Mapping[str, str]
+) -> tuple[dict[str, str], list[str]]:
+    """(for torchrun and the ranks, names taken out of the submitter's because a launcher owns them)."""
+    kept, dropped = env.without_launchers(given)
+    own, refused = env.without_launchers(spec.env)
+    kept |= {**own, **secrets}
+    checkpoints = where.folder.root / spec.checkpoint.dir
+    kept |= {
+        "PYTHONUNBUFFERED": "1",
+        "PYTHONPATH": ":".join(p for p in (kept.get("PYTHONPATH", ""), str(where.folder.rank_path)) if p),
+        env.JOB: str(where.job), env.NAME: spec.name, env.ATTEMPT: str(plan.attempt),
+        env.RESTART_CAUSE: plan.cause, env.RUN_DIR: str(where.folder.root), env.CHECKPOINT_DIR: str(checkpoints),
+        env.SEED: str(spec.seed), env.SHM_DIR: str(where.shm_dir), env.ATTEMPT_DIR: str(where.attempt_dir),
+        env.MARK: where.mark, env.SETTINGS: settings(spec, plan).to_json(),
+    }  # fmt: skip
+    return kept, sorted({*dropped, *refused})
+
+
+def settings(spec: JobSpec, plan: LaunchPlan) -> RankSettings:
+    keep, checkpoint = spec.checkpoint.keep, spec.checkpoint
+    return RankSettings(
+        seed=spec.seed, save_every_steps=checkpoint.every_steps, save_every_s=checkpoint.every_s,
+        save_initial=checkpoint.initial, resume=plan.resume, allow_changed=list(spec.allow_changed),
+        keep_last=keep.last, keep_every_steps=keep.every_steps, fresh=plan.fresh, quarantined=list(plan.quarantined),
+    )  # fmt: skip
+
+
+def make_places(where: Where, ranks: list[int]) -> None:
+    """Folders, decks, the ranks' import path. Raises LaunchError in words."""
+    try:
+        where.attempt_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+        link_rank_path(where.folder.rank_path)
+        shutil.rmtree(where.shm_dir, ignore_errors=True)
+        where.shm_dir.mkdir(mode=0o700)
+        for rank in ranks:
+            create_deck(deck_path(where.shm_dir, rank), rank, where.attempt, time.time())
+    except OSError as error:
+        raise LaunchError(f"the attempt's files cannot be made: {error}") from error
+
+
+def link_rank_path(rank_path: Path) -> None:
+    """`zrun/` with links to the rooms a rank may import, and nothing else: no package of ours shadows the user's."""
+    house = rank_path / "zrun"
+    house.mkdir(parents=True, exist_ok=True, mode=0o700)
+    for room in RANK_ROOMS:
+        found = importlib.util.find_spec(f"zrun.{room}")
+        places = list(found.submodule_search_locations or []) if found else []
+        link = house / room
+        if not places or (link.is_symlink() and link.readlink() == Path(places[0])):
+            continue
+        link.unlink(missing_ok=True)
+        link.symlink_to(places[0], target_is_directory=True)
+
+
+def address_in_use(text: str) -> bool:
+    """Does torchrun's log say that its port was taken?"""
+    return "EADDRINUSE" in text or "address already in use" in text.lower()
+
+
+def tail(path: Path, lines: int = 50) -> list[str]:
+    """The last lines of a small log."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - 65536))
+            text = file.read().decode("utf-8", "backslashreplace")
+    except OSError:
+        return []
+    return text.splitlines()[-lines:]

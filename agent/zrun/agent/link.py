@@ -1,0 +1,108 @@
+"""The agent's one WebSocket to the coordinator: reports up, orders down, and coming back with jitter when it is gone.
+
+Knows nothing about what reports and orders say. A coordinator that is away is waited for without limit: training
+does not need it.
+"""
+
+import asyncio
+import random
+from collections.abc import Callable
+from typing import Final
+
+from structlog.typing import FilteringBoundLogger
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import InvalidStatus, WebSocketException
+
+from zrun.core.errors import ProtocolError
+from zrun.wire.frames import decode_down, encode
+from zrun.wire.order import Down
+from zrun.wire.report import Up
+
+LARGEST_DOWN: Final = 8 << 20
+RETRY_S: Final = (0.1, 2.0)
+EVERY_S: Final = 1.0
+NOT_OFTENER_S: Final = 0.02
+
+
+class Link:
+    """`address` and `token` are asked anew at each try: an embedded coordinator may come back elsewhere."""
+
+    def __init__(
+        self, address: Callable[[], str], token: Callable[[], str], hello: Callable[[], Up],
+        report: Callable[[], list[Up]], on_down: Callable[[Down], None], log: FilteringBoundLogger,
+    ) -> None:  # fmt: skip
+        self._address, self._token, self._hello = address, token, hello
+        self._report, self._on_down, self._log = report, on_down, log
+        self._changed = asyncio.Event()
+        self._away = False
+        self.connected = False
+
+    def changed(self) -> None:
+        """Report at once, not at the next second."""
+        self._changed.set()
+
+    async def run(self) -> None:
+        """For ever; cancelled by whoever ends the agent."""
+        wait_s = RETRY_S[0]
+        while True:
+            try:
+                async with connect(
+                    websocket_address(self._address()), additional_headers={"Authorization": f"Bearer {self._token()}"},
+                    compression=None, max_size=LARGEST_DOWN, open_timeout=10, ping_interval=10, ping_timeout=20,
+                    close_timeout=1, proxy=None,
+                ) as socket:  # fmt: skip
+                    wait_s = RETRY_S[0]
+                    await self._talk(socket)
+            except (OSError, WebSocketException, TimeoutError, ValueError, ProtocolError) as error:
+                self._gone(error)
+            self.connected = False
+            await asyncio.sleep(wait_s * random.uniform(0.5, 1.5))  # noqa: S311 - jitter, no secret
+            wait_s = min(wait_s * 2, RETRY_S[1])
+
+    async def _talk(self, socket: ClientConnection) -> None:
+        await socket.send(encode(self._hello()))
+        self.connected, self._away = True, False
+        self._log.info("connected")
+        self._changed.set()
+        sending = asyncio.create_task(self._send(socket))
+        receiving = asyncio.create_task(self._receive(socket))
+        try:
+            done, _ = await asyncio.wait({sending, receiving}, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        finally:
+            sending.cancel()
+            receiving.cancel()
+            await asyncio.gather(sending, receiving, return_exceptions=True)
+
+    async def _send(self, socket: ClientConnection) -> None:
+        while True:
+            try:
+                await asyncio.wait_for(self._changed.wait(), EVERY_S)
+            except TimeoutError:
+                pass  # nothing changed: a beat
+            self._changed.clear()
+            for message in self._report():
+                await socket.send(encode(message))
+            await asyncio.sleep(NOT_OFTENER_S)
+
+    async def _receive(self, socket: ClientConnection) -> None:
+        async for frame in socket:
+            if isinstance(frame, bytes):
+                self._on_down(decode_down(frame))
+
+    def _gone(self, error: Exception) -> None:
+        if self._away:
+            return
+        self._away = True
+        what = f"refused with {error.response.status_code}" if isinstance(error, InvalidStatus) else str(error)
+        self._log.warning("coordinator away; training goes on", error=what or type(error).__name__)
+
+
+def websocket_address(address: str) -> str:
+    """`http://host:port` -> `ws://host:port/api/agents`. Raises ValueError for anything else."""
+    scheme, separator, rest = address.rstrip("/").partition("://")
+    kinds = {"http": "ws", "https": "wss", "ws": "ws", "wss": "wss"}
+    if not separator or scheme not in kinds:
+        raise ValueError(f"not the address of a coordinator: {address!r}")
+    return f"{kinds[scheme]}://{rest}/api/agents"

@@ -1,0 +1,251 @@
+"""The agent process: all jobs of one node, one connection to the coordinator, signals, and the way out.
+
+It knows nothing about processes of ranks (job.py and the keeper do) nor about decisions (the node machine does).
+"""
+
+import asyncio
+import importlib.metadata
+import json
+import signal
+import socket
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import structlog
+from structlog.typing import FilteringBoundLogger
+
+from zrun.agent import node_events as e
+from zrun.agent import vitals
+from zrun.agent.job import JobOnNode
+from zrun.agent.keeper_link import Beats
+from zrun.agent.link import Link
+from zrun.core.errors import Exit
+from zrun.core.ids import new_boot
+from zrun.core.runfolder import RunFolder
+from zrun.wire.frames import PROTOCOL
+from zrun.wire.order import Brief, Down, Goodbye, JobBrief, JobOrder, Leave, Order, Stacks
+from zrun.wire.report import Hello, Lines, NodeReport, Up, WarnLine
+
+POLL_S: Final = 0.05
+LAST_WORD_S: Final = 1.0
+"""From all idle to leaving after a TERM: time for the coordinator to hear of it and to release its jobs."""
+DEFAULT_GRACE_S: Final = 600.0
+
+
+@dataclass(frozen=True)
+class AgentConfig:
+    """Either `run_dir` (an embedded coordinator writes its address and token there) or `url` and `token_file`."""
+
+    url: str | None = None
+    run_dir: Path | None = None
+    token_file: Path | None = None
+    node: str = ""
+    """"" = this machine's host name."""
+
+    def address(self) -> str:
+        """Raises OSError, ValueError while there is none."""
+        if self.url is not None:
+            return self.url
+        if self.run_dir is None:
+            raise ValueError("no coordinator was named")
+        return str(json.loads(RunFolder(self.run_dir).coordinator.read_text())["address"])
+
+    def token(self) -> str:
+        """Raises OSError, ValueError."""
+        path = self.token_file or (RunFolder(self.run_dir).token if self.run_dir is not None else None)
+        if path is None:
+            raise ValueError("no token file was named")
+        return path.read_text().strip()
+
+
+class Agent:
+    """One life of the agent of one node."""
+
+    def __init__(self, config: AgentConfig, log: FilteringBoundLogger) -> None:
+        self.node = config.node or socket.gethostname()
+        self.boot = new_boot()
+        self._log = log.bind(node=self.node, boot=self.boot)
+        self._jobs: dict[str, JobOnNode] = {}
+        self._orders: dict[str, JobOrder] = {}
+        self._lease_s = 3.0
+        self._serial = 0
+        self._order_serial = 0
+        self._gpus = vitals.gpu_count()
+        self._beats = Beats()
+        self._link = Link(config.address, config.token, self._hello, self._report, self._on_down, self._log)
+        self._leaving_at: float | None = None
+        self._leave: str | None = None
+        self._idle_since: float | None = None
+        self._exit = Exit.DONE
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def run(self) -> Exit:
+        self._listen_to_signals()
+        self._log.info("agent starts", gpus=self._gpus)
+        link = asyncio.create_task(self._link.run())
+        try:
+            while not self._done():
+                self._turn()
+                await asyncio.sleep(POLL_S)
+        finally:
+            await asyncio.gather(*(job.close() for job in self._jobs.values()))
+            link.cancel()
+            await asyncio.gather(link, *self._tasks, return_exceptions=True)
+            self._beats.close()
+        self._log.info("agent ends", why=self._leave or "asked to")
+        return self._exit
+
+    def _turn(self) -> None:
+        self._beats.turned()
+        now = time.monotonic()
+        if self._leaving_at is not None and now >= self._leaving_at and self._leave is None:
+            self._end("the grace of a leaving node is over")
+        for name, job in list(self._jobs.items()):
+            job.poll()
+            if job.released:
+                del self._jobs[name]
+                self._orders.pop(name, None)
+                self._run(job)
+        idle = all(job.idle for job in self._jobs.values())
+        self._idle_since = (self._idle_since or now) if idle else None
+
+    def _done(self) -> bool:
+        if self._idle_since is None:
+            return False
+        if self._leave is not None:
+            return True
+        leaving = self._leaving_at is not None
+        return leaving and (not self._jobs or time.monotonic() >= self._idle_since + LAST_WORD_S)
+
+    def _run(self, job: JobOnNode) -> None:
+        task = asyncio.create_task(job.close())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # -- signals -------------------------------------------------------------------------------------------------
+
+    def _listen_to_signals(self) -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._on_term)
+        loop.add_signal_handler(signal.SIGUSR1, self._on_warning, "USR1")
+        loop.add_signal_handler(signal.SIGUSR2, self._on_warning, "USR2")
+        loop.add_signal_handler(signal.SIGHUP, self._on_warning, "HUP")
+
+    def _on_term(self) -> None:
+        """This node leaves: jobs are told, saved and stopped within their grace; the second time at once."""
+        if self._leaving_at is not None:
+            self._end("told twice to leave")
+            return
+        grace_s = max((job.spec.preempt.grace_s for job in self._jobs.values()), default=DEFAULT_GRACE_S)
+        self._log.warning("this node leaves", within_s=grace_s)
+        self._leaving_at = time.monotonic() + grace_s
+        self._idle_since = None
+        for job in self._jobs.values():
+            job.feed(e.PreemptAsked())
+        self._link.changed()
+
+    def _on_warning(self, name: str) -> None:
+        """A scheduler's warning: preempt soon, for jobs that take this signal as one; the agent lives on."""
+        self._log.warning("signal", signal=name)
+        for job in self._jobs.values():
+            if name in job.spec.preempt.signals:
+                job.feed(e.PreemptAsked())
+
+    def _end(self, why: str) -> None:
+        self._leave = why
+        self._idle_since = None
+        for job in self._jobs.values():
+            job.feed(e.LeaveNow(why))
+
+    # -- wire ----------------------------------------------------------------------------------------------------
+
+    def _on_down(self, message: Down) -> None:
+        match message:
+            case Order():
+                self._take_order(message)
+            case Brief(jobs):
+                for brief in jobs:
+                    self._take_brief(brief)
+            case Stacks(job, into):
+                if job in self._jobs:
+                    task = asyncio.create_task(self._jobs[job].stacks(into))
+                    self._tasks.add(task)
+                    task.add_done_callback(self._tasks.discard)
+            case Goodbye(why):
+                self._log.error("the coordinator refused this agent", why=why)
+                self._exit = Exit.NOT_ALLOWED
+                self._end(why)
+            case Leave(why):
+                self._end(why or "the coordinator is done with this node")
+
+    def _take_order(self, order: Order) -> None:
+        if order.boot != self.boot or order.serial < self._order_serial:
+            return
+        self._order_serial, self._lease_s = order.serial, order.lease_s
+        self._orders |= order.jobs
+        for name, wish in order.jobs.items():
+            if name in self._jobs:
+                self._jobs[name].obey(wish, order.lease_s)
+        self._link.changed()
+
+    def _take_brief(self, brief: JobBrief) -> None:
+        known = self._jobs.get(brief.job)
+        if known is not None:
+            known.brief = brief
+            return
+        try:
+            job = JobOnNode(brief, self.node, self.boot, self._gpus, self._beats, self._link.changed, self._log)
+        except (msgspec.ValidationError, OSError) as error:
+            self._log.error("a job cannot be taken", job=brief.job, error=str(error))
+            return
+        self._jobs[brief.job] = job
+        if brief.job in self._orders:
+            job.obey(self._orders[brief.job], self._lease_s)
+
+    def _hello(self) -> Hello:
+        held = [name for name, job in self._jobs.items() if job.brief.secrets]
+        return Hello(PROTOCOL, self.node, self.boot, importlib.metadata.version("zrun"), held)
+
+    def _report(self) -> list[Up]:
+        self._serial += 1
+        left = None if self._leaving_at is None else max(0.0, self._leaving_at - time.monotonic())
+        report = NodeReport(
+            node=self.node, boot=self.boot, serial=self._serial, order_serial=self._order_serial,
+            jobs={name: job.report() for name, job in self._jobs.items()}, vitals=vitals.read(self._gpus),
+            at=time.time(), leaving_in_s=left,
+        )  # fmt: skip
+        lines: list[WarnLine] = []
+        dropped = 0
+        for job in self._jobs.values():
+            told, more = job.told_at_once()
+            lines, dropped = lines + told, dropped + more
+        return [report, Lines(lines, dropped)] if lines or dropped else [report]
+
+
+def json_log() -> FilteringBoundLogger:
+    """JSON lines on stderr."""
+    log: FilteringBoundLogger = structlog.wrap_logger(
+        structlog.PrintLogger(sys.stderr),
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True, key="ts"),
+            structlog.processors.format_exc_info,
+            structlog.processors.JSONRenderer(default=str),
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger("info"),
+    )
+    return log
+
+
+def run_agent(config: AgentConfig) -> int:
+    """Blocking; the exit code of the process."""
+    return int(asyncio.run(_run(config)))
+
+
+async def _run(config: AgentConfig) -> Exit:
+    return await Agent(config, json_log()).run()

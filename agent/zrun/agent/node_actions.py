@@ -1,0 +1,84 @@
+"""What the node machine wants done; the job's loop carries it out. Counterpart of node_events.py.
+
+Every action says why in words; those that end processes say whose fault or wish it was.
+"""
+
+from dataclasses import dataclass
+
+from zrun.agent.stop_step import StopAsk
+from zrun.wire.order import LaunchPlan
+
+
+@dataclass(frozen=True, slots=True)
+class EnsureKeeper:
+    """A keeper that holds the node's lock; answered by KeeperReady, also if there is one already."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class StartSetup:
+    """Run the job's setup commands; answered by SetupEnded."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class StartTorchrun:
+    """Folders, decks, a fresh port, then torchrun; answered by RankSeen, TorchrunExited or LaunchRefused."""
+
+    plan: LaunchPlan
+    launch: int
+    """Counts the launches of this attempt from 1: a port may be taken."""
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class WriteOrderPages:
+    """Into the decks of all ranks. `within_s`: how long a rank may wait for the others' word."""
+
+    ask: StopAsk
+    within_s: float
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class SignalRanks:
+    ranks: list[int]
+    signal: str
+    """Without SIG: TERM."""
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class KillAll:
+    """Everything of the job, torchrun too, then its shared memory; answered by Swept."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Collect:
+    """Evidence to disk; 0 = into the attempt's own folder, belongs to no incident. Answered by CollectEnded."""
+
+    incident: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """Forget the job; nothing of it is alive."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Say:
+    """For the agent's log."""
+
+    text: str
+
+
+NodeAction = (
+    EnsureKeeper | StartSetup | StartTorchrun | WriteOrderPages | SignalRanks | KillAll | Collect | Release | Say
+)

@@ -1,0 +1,138 @@
+"""What is known of one attempt on one node: its plan, its ranks' stories, how far starting and ending have come."""
+
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from zrun.agent.node_events import RankExited
+from zrun.agent.rank_story import RankStory
+from zrun.agent.stop_step import StopAsk
+from zrun.core.deck import StopKind
+from zrun.core.failure import Failure
+from zrun.core.notes import NoteKind
+from zrun.wire.order import Ending, LaunchPlan
+from zrun.wire.report import CheckpointInfo
+
+CHECKPOINTS_TOLD: Final = 8
+WARNINGS_TOLD: Final = 20
+
+
+@dataclass(slots=True)
+class AttemptRecord:
+    """Times are machine time (monotonic seconds)."""
+
+    attempt: int = 0
+    plan: LaunchPlan | None = None
+    stories: dict[int, RankStory] = field(default_factory=dict)
+    """Of every rank that this launch is to have, from the launch on."""
+    setup_running: bool = False
+    launches: int = 0
+    torchrun: bool = False
+    """Ordered to be started, and not known to have ended."""
+    node_failure: Failure | None = None
+    """Of the launch or the set-up, not of a rank."""
+    failed_at: float | None = None
+    ending: Ending | None = None
+    ending_since: float = 0.0
+    ending_until: float = 0.0
+    termed_at: float | None = None
+    kill_at: float = 0.0
+    killing: bool = False
+    swept: bool = False
+    lingering_asked: bool = False
+    lingering_seen: bool = False
+    ask: StopAsk | None = None
+    sequence: int = 0
+    saving: bool = False
+    saved_at: int | None = None
+    resumed_step: int | None = None
+    resumed_from: str | None = None
+    skipped: list[dict[str, str]] = field(default_factory=list)
+    total_steps: int = 0
+    checkpoints: list[CheckpointInfo] = field(default_factory=list)
+    save_failures: list[dict[str, Any]] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+
+    def story(self, rank: int) -> RankStory:
+        return self.stories.setdefault(rank, RankStory(rank))
+
+    @property
+    def living(self) -> list[RankStory]:
+        """Ranks with a process."""
+        return [story for story in self.stories.values() if story.alive and story.pid]
+
+    @property
+    def all_seen(self) -> bool:
+        return bool(self.stories) and all(story.pid or not story.alive for story in self.stories.values())
+
+    @property
+    def all_booted(self) -> bool:
+        return bool(self.stories) and all(story.booted for story in self.stories.values())
+
+    @property
+    def all_ended(self) -> bool:
+        """Also if torchrun ended before it had started every rank."""
+        if not self.launches or self.living:
+            return False
+        return not self.torchrun or (bool(self.stories) and all(not s.alive for s in self.stories.values()))
+
+    @property
+    def stopped_at(self) -> int | None:
+        """The common step at which every rank obeyed a stop request."""
+        steps = {story.stopped_at for story in self.stories.values()}
+        return steps.pop() if len(steps) == 1 else None
+
+    def next_sequence(self) -> int:
+        self.sequence += 1
+        return self.sequence
+
+    def warn(self, text: str) -> None:
+        if text not in self.warnings:
+            self.warnings = [*self.warnings, text][-WARNINGS_TOLD:]
+
+    def rank_exited(self, event: RankExited, now: float) -> None:
+        story = self.story(event.rank)
+        if not story.alive:
+            return
+        story.pid = event.pid
+        story.ended_at, story.ended_unix = now, event.unix
+        story.exit_code, story.signal, story.oom = event.exit_code, event.signal, event.oom
+        story.last_lines = event.last_lines
+
+    def take_note(self, rank: int, note: dict[str, Any]) -> None:
+        """Unknown kinds are left to a later version."""
+        story = self.story(rank)
+        match note.get("kind"):
+            case NoteKind.LAST_WORDS:
+                if note.get("final"):
+                    story.words = story.words or note
+                else:
+                    story.candidate = note
+            case NoteKind.SESSION:
+                self._take_session(note)
+            case NoteKind.CHECKPOINT:
+                self._take_checkpoint(note)
+            case NoteKind.SAVE_FAILED:
+                kept = {key: note.get(key) for key in ("step", "error", "path", "disk_full")}
+                self.save_failures = [*self.save_failures, {**kept, "rank": rank}][-WARNINGS_TOLD:]
+            case NoteKind.STOPPED_AT:
+                story.stopped_at = int(note["step"])
+            case NoteKind.WARNING:
+                self.warn(f"rank {rank}: {note.get('message')}")
+
+    def _take_session(self, note: dict[str, Any]) -> None:
+        if self.resumed_step is None:
+            self.resumed_step = int(note.get("resumed_step") or 0)
+            self.resumed_from = note.get("checkpoint")
+            self.skipped = [{"path": str(s.get("path")), "reason": str(s.get("reason"))}
+                            for s in note.get("skipped") or []]  # fmt: skip
+        self.total_steps = int(note.get("total_steps") or self.total_steps)
+
+    def _take_checkpoint(self, note: dict[str, Any]) -> None:
+        step = int(note["step"])
+        saved = CheckpointInfo(
+            step=step, batch=str(note.get("batch") or ""), path=str(note.get("path") or ""),
+            bytes=int(note.get("bytes") or 0), seconds=float(note.get("seconds") or 0.0),
+        )  # fmt: skip
+        self.checkpoints = [*self.checkpoints, saved][-CHECKPOINTS_TOLD:]
+        if self.ask is not None and self.ask.kind == StopKind.SAVE and self.ask.step == step:
+            self.saved_at, self.saving = step, False

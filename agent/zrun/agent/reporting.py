@@ -1,0 +1,34 @@
+"""One job on this node as a JobReport: the machine's state and what the decks say, nothing added."""
+
+from zrun.agent.attempt import Attempt
+from zrun.agent.node_state import NodeState
+from zrun.core.rows import pack_rows
+from zrun.wire.report import JobReport
+
+
+def job_report(state: NodeState, attempt: Attempt | None, now: float) -> JobReport:
+    """`now` is monotonic seconds."""
+    record = state.record
+    first = record.stories[min(record.stories)].deck if record.stories else None
+    rows = attempt.decks.rows(record.stories, now) if attempt is not None else []
+    return JobReport(
+        doing=state.doing, attempt=record.attempt, seen=state.seen, rows=pack_rows(rows),
+        failures=[failure.to_dict() for failure in state.failures()], settled=state.settled,
+        checkpoints=record.checkpoints, save_failures=record.save_failures, resumed_step=record.resumed_step,
+        resumed_from=record.resumed_from, skipped=record.skipped, collected=state.collected,
+        term_seen=state.term_seen, stopped_at=record.stopped_at, saved_at=record.saved_at,
+        total_steps=first.total_steps if first and first.total_steps else record.total_steps,
+        metrics=first.metrics if first else {}, warnings=record.warnings, left_behind=state.left_behind,
+    )  # fmt: skip
+
+
+def essence(state: NodeState) -> tuple[object, ...]:
+    """What has to be reported at once when it changes; steps and ages are not of it."""
+    record = state.record
+    return (
+        state.doing, record.attempt, state.seen, state.collected, state.term_seen, state.settled, record.stopped_at,
+        record.saved_at, record.resumed_step, len(record.checkpoints) and record.checkpoints[-1].step,
+        len(record.save_failures), len(record.warnings), tuple(state.left_behind),
+        tuple((f.rank, f.kind, f.exit_code, f.signal, f.exception) for f in state.failures()),
+        all(story.deck is not None and story.deck.completed > 0 for story in record.stories.values()),
+    )  # fmt: skip

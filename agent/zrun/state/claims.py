@@ -1,0 +1,75 @@
+"""Which attempt may write: a claim file before its first step, looked at again at every commit.
+
+A writer of a dead attempt that wakes up late finds a higher claim and stops. Rank 0 alone does these things.
+"""
+
+import json
+import secrets
+from dataclasses import dataclass
+from pathlib import Path
+
+from zrun.core.durable import create_exclusive
+from zrun.core.errors import CheckpointError
+from zrun.core.manifest import CONTROL, claims, scan
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """One claim file as far as it can be read; an unreadable one belongs to no job."""
+
+    attempt: int
+    job: str | None
+
+
+def read_claims(directory: Path) -> list[Claimed]:
+    """All claims, lowest attempt first. Raises OSError."""
+    found: list[Claimed] = []
+    for attempt in sorted(claims(directory)):
+        try:
+            job = json.loads((directory / CONTROL / f"claim-{attempt}").read_text()).get("job")
+        except (ValueError, AttributeError):
+            job = None
+        found.append(Claimed(attempt, job))
+    return found
+
+
+def claim(directory: Path, job: str, attempt: int, resumed_from: int) -> int:
+    """Make the claim; returns the attempt's number. Attempt 0 takes the next free one (a job without an agent).
+
+    CheckpointError if this attempt, or a newer one, was claimed before. Raises OSError.
+    """
+    (directory / CONTROL).mkdir(parents=True, exist_ok=True, mode=0o700)
+    newest = max((c.attempt for c in read_claims(directory)), default=0)
+    number = attempt or newest + 1
+    if number < newest:
+        raise CheckpointError(f"attempt {number} is not the newest: attempt {newest} has claimed {directory}")
+    text = json.dumps({"resumed_from": resumed_from, "job": job, "attempt": number})
+    try:
+        create_exclusive(directory / CONTROL / f"claim-{number}", text.encode())
+    except FileExistsError:
+        raise CheckpointError(f"attempt {number} has already claimed {directory}: is it running twice?") from None
+    return number
+
+
+def refuse_if_overtaken(directory: Path, attempt: int) -> None:
+    """CheckpointError if an attempt after this one has claimed the folder."""
+    newest = max(claims(directory), default=0)
+    if newest > attempt:
+        raise CheckpointError(f"attempt {attempt} is not the newest: attempt {newest} has claimed {directory}")
+
+
+def others(directory: Path, job: str) -> list[Path]:
+    """Checkpoints and claims in the folder that belong to another job. Raises OSError."""
+    foreign = [f.path for f in scan(directory) if f.manifest is not None and f.manifest.job != job]
+    return foreign + [
+        directory / CONTROL / f"claim-{c.attempt}" for c in read_claims(directory) if c.job not in {job, None}
+    ]
+
+
+def put_away(directory: Path, entries: list[Path]) -> Path:
+    """Move another job's checkpoints and claims into a folder of their own, where they stay whole. Raises OSError."""
+    target = directory / CONTROL / f"before-{secrets.token_hex(3)}"
+    (target / CONTROL).mkdir(parents=True, mode=0o700)
+    for entry in entries:
+        entry.rename(target / entry.relative_to(directory))
+    return target

@@ -1,0 +1,185 @@
+"""Everything a training script handed over, as named blocks and JSON values, and back in place.
+
+Names are stable: `model/<parameter>`, `optimizer/model/<parameter>/exp_avg`, `scheduler`, `scaler`, `extra:<name>`;
+several of a kind are `model:<key>`. Knows nothing about files, steps or other ranks.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from zrun.core.errors import CheckpointError
+from zrun.state import prime
+from zrun.state.blocks import Block, Copies, block_of, is_sharded
+from zrun.state.fits import Layout
+from zrun.state.names import Named, named
+from zrun.state.optimizer import OptimizerPart, kind_of
+from zrun.state.source import Source
+from zrun.state.tensor_bytes import dtype_name
+from zrun.state.values import decode, encode
+
+
+def _by_name(kind: str, given: Any) -> dict[str, Any]:
+    """One object, a list or a mapping -> part names."""
+    if given is None:
+        return {}
+    if isinstance(given, Mapping):
+        for key in given:
+            if not isinstance(key, str) or set(key) & set("/#~"):
+                raise CheckpointError(f"{kind} {key!r}: names are strings without '/', '#' and '~'")
+        return {f"{kind}:{key}": value for key, value in given.items()}
+    if isinstance(given, (list, tuple)):
+        return {f"{kind}:{index}": value for index, value in enumerate(given)}
+    return {kind: given}
+
+
+class Parts:
+    """What Session was handed: single objects, lists, or dicts of names. Made on every rank before training begins.
+
+    From now on the arrival order of each DDP's first gradients is noted (zrun.state.prime).
+    """
+
+    def __init__(
+        self,
+        model: nn.Module | Sequence[nn.Module] | Mapping[str, nn.Module] | None = None,
+        optimizers: Optimizer | Sequence[Optimizer] | Mapping[str, Optimizer] | None = None,
+        schedulers: Any = None,
+        scalers: Any = None,
+        extras: Mapping[str, Any] | None = None,
+    ) -> None:
+        extra = _by_name("extra", dict(extras or {}))
+        self.models: dict[str, nn.Module] = _by_name("model", model) | {
+            name: value for name, value in extra.items() if isinstance(value, nn.Module)
+        }
+        self.optimizers: dict[str, Optimizer] = _by_name("optimizer", optimizers)
+        self.stateful: dict[str, Any] = (
+            _by_name("scheduler", schedulers)
+            | _by_name("scaler", scalers)
+            | {name: value for name, value in extra.items() if not isinstance(value, nn.Module)}
+        )
+        for name, value in self.stateful.items():
+            if not (hasattr(value, "state_dict") and hasattr(value, "load_state_dict")):
+                raise CheckpointError(
+                    f"{name} is a {type(value).__qualname__} without state_dict() and load_state_dict()"
+                )
+        self._arrivals: dict[str, prime.Arrivals] = {}
+        for part, held in self._named().items():
+            for name, ddp in held.ddp.items():
+                self._arrivals[f"{part}/{name}"] = prime.record_arrival(ddp)
+
+    def _named(self) -> dict[str, Named]:
+        for model in self.models.values():
+            for module in model.modules():
+                # Parameters that an evaluation left unsharded would look like whole ones.
+                if hasattr(module, "set_reshard_after_forward") and hasattr(module, "reshard"):
+                    module.reshard()  # type: ignore[operator]
+        return {part: named(model) for part, model in self.models.items()}
+
+    def _optimizer_parts(self, held: Mapping[str, Named]) -> list[OptimizerPart]:
+        names: dict[int, str] = {}
+        synced: set[str] = set()
+        for part, model in held.items():
+            for name, parameter in model.parameters.items():
+                names.setdefault(id(parameter), f"{part}/{name}")
+            synced |= {f"{part}/{name}" for name in model.synced}
+        return [
+            OptimizerPart(name, optimizer, names, lambda n: Copies.EQUAL if n in synced else Copies.OWN)
+            for name, optimizer in self.optimizers.items()
+        ]
+
+    def flatten(self) -> tuple[list[Block], dict[str, Any]]:
+        """This rank's blocks (not copied: the live memory) and its values."""
+        held = self._named()
+        blocks: list[Block] = []
+        values: dict[str, Any] = {}
+        for part, model in held.items():
+            blocks += _model_blocks(part, model)
+            loose: dict[str, torch.Tensor] = {}
+            for name, module in model.extra.items():
+                values[f"{part}/{name}._extra_state"] = encode(
+                    module.get_extra_state(), f"{part}/{name}._extra_state", loose
+                )
+            blocks += [block_of(name, tensor, Copies.OWN) for name, tensor in loose.items()]
+            values[part] = {"aliases": model.aliases}
+        for optimizer in self._optimizer_parts(held):
+            optimizer.save(blocks, values)
+        for name, stateful in self.stateful.items():
+            loose = {}
+            values[name] = encode(stateful.state_dict(), name, loose)
+            blocks += [block_of(key, tensor, Copies.OWN) for key, tensor in loose.items()]
+        for name, arrivals in self._arrivals.items():
+            if arrivals.order is not None:
+                values[f"arrival/{name}"] = list(arrivals.order)
+        _refuse_doubles(blocks)
+        return blocks, values
+
+    def layout(self) -> Layout:
+        """What must be the same in a checkpoint for it to fit (zrun.state.fits)."""
+        held = self._named()
+        tensors = {f"{part}/{name}": tensor for part, model in held.items() for name, tensor in _tensors_of(model)}
+        return Layout(
+            models=list(self.models),
+            stateful=list(self.stateful),
+            tensors={name: [dtype_name(t.dtype, name), *map(int, t.shape)] for name, t in tensors.items()},
+            optimizers={name: kind_of(optimizer) for name, optimizer in self.optimizers.items()},
+            groups={part.name: part.names() for part in self._optimizer_parts(held)},
+        )
+
+    def load(self, source: Source, skip: frozenset[str] = frozenset()) -> None:
+        """Fill everything in place. Parts and tensors named in `skip` stay as they are.
+
+        Raises CheckpointError or OSError; the state is then half loaded and must be loaded again from elsewhere.
+        """
+        held = self._named()
+        for part, model in held.items():
+            if part in skip:
+                continue
+            for block in _model_blocks(part, model):
+                if block.name not in skip:
+                    source.fill(block)
+            for name, module in model.extra.items():
+                key = f"{part}/{name}._extra_state"
+                if key in source.values:
+                    module.set_extra_state(decode(source.values[key], source.whole))
+        for optimizer in self._optimizer_parts(held):
+            if optimizer.name not in skip:
+                optimizer.load(source, skip)
+        for name, stateful in self.stateful.items():
+            if name not in skip:
+                stateful.load_state_dict(decode(source.values[name], source.whole))
+
+    def prime(self, values: Mapping[str, Any]) -> list[str]:
+        """After a load, on every rank: let each DDP build the buckets it had. Returns warnings. Collective."""
+        warnings: list[str] = []
+        for name, arrivals in self._arrivals.items():
+            order = values.get(f"arrival/{name}")
+            problem = arrivals.resume(order)
+            if problem:
+                warnings.append(problem)
+        return warnings
+
+
+def _tensors_of(model: Named) -> list[tuple[str, torch.Tensor]]:
+    return [*model.parameters.items(), *model.buffers.items()]
+
+
+def _model_blocks(part: str, model: Named) -> list[Block]:
+    blocks: list[Block] = []
+    for name, parameter in model.parameters.items():
+        equal = is_sharded(parameter) or name in model.synced
+        blocks.append(block_of(f"{part}/{name}", parameter, Copies.EQUAL if equal else Copies.OWN))
+    for name, buffer in model.buffers.items():
+        copies = Copies.FIRST if name in model.broadcast else Copies.OWN
+        blocks.append(block_of(f"{part}/{name}", buffer, copies))
+    return blocks
+
+
+def _refuse_doubles(blocks: Sequence[Block]) -> None:
+    seen: set[str] = set()
+    for block in blocks:
+        if block.name in seen:
+            raise CheckpointError(f"two tensors are both called {block.name}")
+        seen.add(block.name)

@@ -1,0 +1,38 @@
+"""How far a run has come, and what saving and restoring say about it. Plain data."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(slots=True)
+class Progress:
+    """Where the run stands; `run_state` is whatever JSON-able values Session wants back."""
+
+    step: int = 0
+    """Steps completed."""
+    cursor: dict[str, Any] = field(default_factory=dict)
+    batch: str | None = None
+    run_state: dict[str, Any] = field(default_factory=dict)
+    quarantined: list[str] = field(default_factory=list)
+    strategy: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """`progress` is None when there was nothing to resume from. `skipped`: {path, reason} of each one passed over."""
+
+    progress: Progress | None
+    path: Path | None
+    skipped: list[dict[str, str]] = field(default_factory=list)
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """A checkpoint that is complete on disk."""
+
+    path: Path
+    step: int
+    bytes: int
+    seconds: float

@@ -1,0 +1,166 @@
+"""One collective restore: which checkpoints there are, do they fit, load the newest that every rank finds whole.
+
+A rank loads in place and checks each digest on the way; if any rank finds a flaw, all load the next older one over
+it. There is no way on with a half-loaded state: either one loads everywhere, or every rank raises.
+"""
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from zrun.core.errors import CheckpointError
+from zrun.core.manifest import MANIFEST, Manifest, claims, scan
+from zrun.state import commit
+from zrun.state.agree import Agreement
+from zrun.state.fits import Difference, differences
+from zrun.state.parts import Parts
+from zrun.state.progress import Progress, Restored
+from zrun.state.source import RANKS, Source
+from zrun.state.values import decode
+
+_ANEW: Final = "start anew with --fresh, or name one with checkpoint.resume: PATH"
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One checkpoint folder, as rank 0 saw it; `reason` says why it cannot be used, if so."""
+
+    path: str
+    state: str
+    reason: str
+    job: str | None
+
+
+class Restorer:
+    """Made on every rank for one restore."""
+
+    def __init__(self, agreement: Agreement, job: str, allowed: Collection[str], tell: Callable[[str], None]) -> None:
+        self._agreement = agreement
+        self._job = job
+        self._allowed = frozenset(allowed)
+        self._tell = tell
+
+    def restore(
+        self, directory: Path, given: Path | None, parts: Parts, fingerprint: dict[str, Any], *, others: bool
+    ) -> Restored:
+        """Look in `directory`, then in `given`; `others`: another run's checkpoints in `directory` do not count."""
+        candidates, begun_anew = self._candidates(directory, given, others=others)
+        skipped: list[dict[str, str]] = []
+        for candidate in candidates:
+            reason = candidate.reason if candidate.state != "complete" else self._try(candidate, parts, fingerprint)
+            if reason is None:
+                progress = self._finish(Path(candidate.path), parts)
+                return Restored(progress, Path(candidate.path), skipped)
+            skipped.append({"path": candidate.path, "reason": reason})
+            self._tell(f"{Path(candidate.path).name} passed over: {reason}")
+        if skipped and not (begun_anew and all(c.state == "overtaken" for c in candidates)):
+            listed = "; ".join(f"{Path(s['path']).name}: {s['reason']}" for s in skipped)
+            raise CheckpointError(f"checkpoints exist in {directory}, but none is valid ({listed})", hint=_ANEW)
+        if given is not None and not candidates:
+            raise CheckpointError(
+                f"there is no checkpoint in {given}", hint="name a step-N folder or the one around it"
+            )
+        return Restored(None, None, skipped)
+
+    def _candidates(self, directory: Path, given: Path | None, *, others: bool) -> tuple[list[Candidate], bool]:
+        """What rank 0 sees, newest first; and whether the newest attempt itself began from nothing."""
+        answer: list[Any] = [[], False, None]
+        if self._agreement.rank == 0:
+            try:
+                commit.mend(directory)
+                found = [_seen(directory, own=self._job) if others else _seen(directory)]
+                if given is not None:
+                    found.append(_seen(given))
+                claimed = claims(directory)
+                answer = [
+                    [entry for place in found for entry in place],
+                    bool(claimed) and claimed[max(claimed)] == 0,
+                    None,
+                ]
+            except OSError as error:
+                answer[2] = f"cannot look into {error.filename or directory}: {error.strerror or error}"
+        listed, begun_anew, problem = self._agreement.from_first(answer)
+        if problem is not None:
+            raise CheckpointError(problem)
+        candidates = [Candidate(*fields) for fields in listed]
+        foreign = sorted({c.job for c in candidates if c.job is not None} - {self._job})
+        if foreign and not others:
+            raise CheckpointError(f"{directory} holds checkpoints of another run, {', '.join(foreign)}", hint=_ANEW)
+        return candidates, begun_anew
+
+    def _try(self, candidate: Candidate, parts: Parts, fingerprint: dict[str, Any]) -> str | None:
+        """Load one; the reason why not, the same on every rank. CheckpointError if it is whole but does not fit."""
+        path = Path(candidate.path)
+        manifest, flaw, unfit = None, None, []
+        try:
+            manifest = Manifest.from_json((path / MANIFEST).read_text())
+            unfit = differences(parts.layout(), fingerprint, manifest, self._allowed)
+        except (OSError, CheckpointError, UnicodeDecodeError) as error:
+            flaw = str(error)
+        reason = self._agree(flaw)
+        if reason is not None or manifest is None:
+            return reason
+        self._refuse(path, unfit)
+        skip = frozenset(name for difference in unfit for name in difference.skip)
+        try:
+            with Source(path, manifest, self._agreement.rank, self._agreement.world_size) as source:
+                parts.load(source, skip)
+        except (OSError, CheckpointError) as error:
+            flaw = str(error)
+        except Exception as error:  # a load_state_dict of the user's; the other ranks wait to hear
+            flaw = f"{type(error).__name__}: {error}"
+        return self._agree(flaw)
+
+    def _agree(self, flaw: str | None) -> str | None:
+        failed = self._agreement.problems(flaw)
+        return "; ".join(f"rank {rank}: {text}" for rank, text in failed.items()) or None
+
+    def _refuse(self, path: Path, unfit: list[Difference]) -> None:
+        seen = self._agreement.gather([[d.key, d.text] for d in unfit])
+        texts = {text: key for rank in seen for key, text in rank}
+        refused = {text: key for text, key in texts.items() if key not in self._allowed}
+        if refused:
+            keys = " ".join(f"--allow-changed {key}" for key in sorted(set(refused.values())))
+            raise CheckpointError(
+                f"{path} does not fit this job: " + "; ".join(refused),
+                hint=f"go on all the same with {keys}, or start anew with --fresh",
+            )
+        for text in texts:
+            self._tell(f"{path.name}: {text} (allowed)")
+
+    def _finish(self, path: Path, parts: Parts) -> Progress:
+        manifest = Manifest.from_json((path / MANIFEST).read_text())
+        with Source(path, manifest, self._agreement.rank, self._agreement.world_size) as source:
+            for warning in parts.prime(source.values):
+                self._tell(warning)
+            held = decode(source.values["progress"], source.whole)
+        own = manifest.values.get(RANKS, {})
+        if own and manifest.world_size != self._agreement.world_size:
+            keys = sorted({key for values in own.values() for key in values})
+            self._tell(
+                f"saved by {manifest.world_size} ranks, which had values of their own; rank 0's are used: {keys}"
+            )
+        return Progress(
+            step=manifest.step,
+            cursor=manifest.cursor,
+            batch=manifest.batch,
+            run_state=held["run_state"],
+            quarantined=held["quarantined"],
+            strategy=manifest.strategy,
+        )
+
+
+def _seen(folder: Path, own: str | None = None) -> list[list[Any]]:
+    """The checkpoints in a folder, or the folder itself if it is one; with `own`, that job's only."""
+    if (folder / MANIFEST).exists():
+        found = [f for f in scan(folder.parent) if f.path.name == folder.name]
+        if not found:
+            return [[str(folder), "complete", "", None]]
+    else:
+        found = scan(folder)
+    return [
+        [str(f.path), f.state, f.reason, f.manifest.job if f.manifest else None]
+        for f in found
+        if own is None or (f.manifest is not None and f.manifest.job == own)
+    ]

@@ -1,0 +1,114 @@
+"""The order in which a rank comes to life: deck, notes, output, dumps, signals, last words; then torch, seeds and
+recorder; then the user's script, as if it had been started alone.
+
+Without an agent's variables nothing is armed and the script just runs.
+"""
+
+import atexit
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable
+
+from zrun.core import env
+from zrun.core.deck import Flag, Phase
+from zrun.core.notes import NoteKind
+from zrun.worker import dumps, last_words, output
+from zrun.worker.rank import ThisRank, arm
+from zrun.worker.script import load_module, load_script, without_our_frames
+from zrun.worker.term import Term
+from zrun.worker.watcher import Watcher
+
+
+def main(arguments: list[str]) -> None:
+    """Become the rank and run `arguments` (a script or -m module, and its arguments). Ends the process."""
+    interrupted: list[bool] = []
+    atexit.register(_end_by_signal, interrupted)
+    rank = _come_to_life(arguments)
+    try:
+        script = _load(arguments)
+        _ready_torch(rank)
+        rank.enter_phase(Phase.SETUP)
+        script()
+    except BaseException as error:  # whatever leaves the script, its last words come first
+        ending = _last_words(rank, error, interrupted)
+    else:
+        ending = None
+        _finished(rank)
+    if ending is not None:
+        raise ending
+
+
+def _come_to_life(arguments: list[str]) -> ThisRank:
+    rank, folder = arm()
+    rank.note(NoteKind.STARTED, pid=os.getpid(), python=sys.version.split()[0], argv=arguments)
+    if folder is not None:
+        output.reopen(folder, rank.rank)
+        rank.spooled = True
+    output.unbuffer()
+    dumps.allow_ptrace()
+    if folder is not None:
+        dumps.arm_dumps(folder / f"rank-{rank.rank}.stacks")
+        rank.raise_flag(Flag.DUMP_READY)
+    if rank.deck is not None:
+        term = Term(rank)
+        term.arm()
+        Watcher(rank, term).start()
+    return rank
+
+
+def _load(arguments: list[str]) -> Callable[[], None]:
+    if not arguments or (arguments[0] == "-m" and len(arguments) == 1):
+        print("usage: python -m zrun.worker SCRIPT ARGS | -m MODULE ARGS", file=sys.stderr)
+        raise SystemExit(2)
+    if arguments[0] == "-m":
+        return load_module(arguments[1], arguments[2:])
+    return load_script(arguments[0], arguments[1:])
+
+
+def _ready_torch(rank: ThisRank) -> None:
+    try:
+        from zrun.worker import recorder, step_count
+        from zrun.worker.seeds import seed_everything
+
+        seed_everything(int(env.get(env.SEED) or rank.settings.seed))
+        if rank.deck is not None:
+            recorder.install(rank)
+            step_count.install(rank)
+    except Exception as error:  # a broken torch must fail where the script imports it, with the script's traceback
+        rank.warn(f"torch cannot be used: no seeds, collectives or steps are seen ({type(error).__name__}: {error})")
+
+
+def _finished(rank: ThisRank) -> None:
+    """The script is over with code 0; what python still does at exit has a limit of its own."""
+    rank.enter_phase(Phase.DONE)
+    rank.raise_flag(Flag.FINISHED)
+    rank.note(NoteKind.FINISHED, exit_code=0)
+
+
+def _last_words(rank: ThisRank, error: BaseException, interrupted: list[bool]) -> SystemExit | None:
+    """Say what happened, then print as python would; gives back what to raise so that the process ends like it."""
+    error.__traceback__ = without_our_frames(error)
+    if last_words.exit_code_of(error) == 0:
+        _finished(rank)
+    elif last_words.is_failure(error) and not rank.child:
+        last_words.leave(rank, error, final=True)
+        last_words.write_error_file(error)
+    if isinstance(error, SystemExit):
+        return error
+    try:
+        sys.excepthook(type(error), error, error.__traceback__)
+    except Exception:  # a hook of the user's that fails: show both, as python does
+        traceback.print_exc()
+        traceback.print_exception(error)
+    if isinstance(error, KeyboardInterrupt):
+        interrupted.append(True)
+    return SystemExit(1)
+
+
+def _end_by_signal(interrupted: list[bool]) -> None:
+    """The last of all exit functions: python ends an interrupted script by the signal itself."""
+    if interrupted:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGINT)

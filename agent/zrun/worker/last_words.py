@@ -1,0 +1,167 @@
+"""What a rank says of the exception that ends it: root of the chain first, and the user's own line.
+
+It formats and decides nothing: whether the words count is up to the agent (they do if the rank dies or stops).
+"""
+
+import json
+import re
+import sys
+import sysconfig
+import time
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final
+
+import zrun.core
+from zrun.core import env
+from zrun.core.deck import Flag
+from zrun.core.notes import NoteKind
+from zrun.worker.rank import ThisRank
+from zrun.worker.term import EndedByAgent
+
+_LONGEST: Final = 32_000
+"""Characters of a traceback that are kept: its beginning (the root) and its end."""
+
+
+_IN_WORKER: Final = re.compile(r"\ACaught \w+ in .*\.\nOriginal (Traceback .*)", re.DOTALL)
+_FRAME: Final = re.compile(r'^ +File "(.+)", line (\d+)', re.MULTILINE)
+
+
+def _library_folders() -> tuple[str, ...]:
+    paths = {sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+    paths |= {str(Path(room).parent) for room in (*zrun.core.__path__, str(Path(__file__).parent))}
+    return tuple(f"{path}/" for path in paths)
+
+
+_LIBRARIES: Final = _library_folders()
+
+
+def chain(error: BaseException) -> list[BaseException]:
+    """The exceptions that led to `error`, root first, `error` last."""
+    found: list[BaseException] = []
+    step: BaseException | None = error
+    while step is not None and not any(step is seen for seen in found):
+        found.append(step)
+        if isinstance(step, BaseExceptionGroup):
+            step = step.exceptions[0]
+        else:
+            step = step.__cause__ or (None if step.__suppress_context__ else step.__context__)
+    return found[::-1]
+
+
+def _frames(trace: TracebackType | None) -> Iterator[tuple[str, int]]:
+    while trace is not None:
+        yield trace.tb_frame.f_code.co_filename, trace.tb_lineno
+        trace = trace.tb_next
+
+
+def where(errors: list[BaseException]) -> str | None:
+    """file:line of the innermost frame in the user's own code, of the first exception that has one."""
+    script = getattr(sys.modules.get("__main__"), "__file__", None)
+    own = f"{Path(script).parent}/" if script else "\0"
+    for error in errors:
+        frames = [*_frames(error.__traceback__), *_worker_frames(error)]
+        if isinstance(error, SyntaxError) and error.filename:
+            frames.append((error.filename, error.lineno or 0))
+        theirs = [
+            (file, line) for file, line in frames
+            if not file.startswith("<") and (file.startswith(own) or not file.startswith(_LIBRARIES))
+        ]  # fmt: skip
+        if theirs:
+            return _short(*theirs[-1])
+    everything = list(_frames(errors[0].__traceback__))
+    return _short(*everything[-1]) if everything else None
+
+
+def _from_worker(error: BaseException) -> re.Match[str] | None:
+    """torch raises a loader worker's error again in the rank, with the worker's traceback in its message."""
+    return _IN_WORKER.search(_text(error)) if error.args else None
+
+
+def _worker_frames(error: BaseException) -> list[tuple[str, int]]:
+    found = _from_worker(error)
+    return [(file, int(line)) for file, line in _FRAME.findall(found[1])] if found else []
+
+
+def _short(file: str, line: int) -> str:
+    try:
+        return f"{Path(file).relative_to(Path.cwd())}:{line}"
+    except (ValueError, OSError):
+        return f"{file}:{line}"
+
+
+def type_name(error: BaseException) -> str:
+    kind = type(error)
+    return (
+        kind.__qualname__ if kind.__module__ in {"builtins", "__main__"} else f"{kind.__module__}.{kind.__qualname__}"
+    )
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception as second:  # a __str__ of the user's may do anything; last words come nevertheless
+        return f"<{type_name(second)} in __str__>"
+
+
+def exit_code_of(error: BaseException) -> int:
+    """What python ends with when `error` leaves the script."""
+    if isinstance(error, SystemExit):
+        if error.code is None:
+            return 0
+        return error.code & 0xFF if isinstance(error.code, int) else 1
+    return 130 if isinstance(error, KeyboardInterrupt) else 1
+
+
+def describe(error: BaseException) -> dict[str, Any]:
+    """exception, message, where, traceback, exit_code; a bare SystemExit has no exception, it is an exit."""
+    errors = chain(error)
+    root = errors[0]
+    trace = "".join(traceback.format_exception(error))
+    if len(trace) > _LONGEST:
+        trace = f"{trace[: _LONGEST // 2]}\n[…]\n{trace[-_LONGEST // 2 :]}"
+    worker = _from_worker(root)
+    message = _text(root) if worker is None else worker[1].rstrip().rpartition("\n")[2].partition(": ")[2]
+    if isinstance(root, SystemExit):
+        message = "" if isinstance(root.code, int) else message
+    return {
+        "exception": None if isinstance(root, SystemExit) else type_name(root), "message": message or None,
+        "where": where(errors), "traceback": trace, "exit_code": exit_code_of(error),
+    }  # fmt: skip
+
+
+def is_failure(error: BaseException) -> bool:
+    """False for an end with code 0 and for an end the agent asked for while nothing else was wrong."""
+    return exit_code_of(error) != 0 and not isinstance(chain(error)[0], EndedByAgent)
+
+
+def leave(rank: ThisRank, error: BaseException, *, final: bool) -> None:
+    """Write the note: final when the exception has left the script, a candidate while it still unwinds."""
+    rank.told = id(error)
+    if rank.notes is None:
+        return
+    deck = rank.deck
+    phase, own = rank.phase()
+    rank.note(
+        NoteKind.LAST_WORDS, **describe(error), final=final, step=deck.step() if deck else None,
+        batch=deck.batch() if deck else None, phase=own or phase.label, collective=deck.collective() if deck else None,
+    )  # fmt: skip
+    if final:
+        rank.raise_flag(Flag.LAST_WORDS)
+
+
+def write_error_file(error: BaseException) -> None:
+    """What torch's `@record` writes, unless the script used it itself."""
+    path = env.get("TORCHELASTIC_ERROR_FILE")
+    if not path or isinstance(error, SystemExit) or Path(path).exists():
+        return
+    callstack = "".join(traceback.format_exception(error))
+    extra = {"py_callstack": callstack, "timestamp": str(int(time.time()))}
+    try:
+        Path(path).write_text(
+            json.dumps({"message": {"message": f"{type(error).__name__}: {error}", "extraInfo": extra}})
+        )
+    except Exception:  # noqa: S110 - a full disk or a broken __str__ must not hide the error itself, printed next
+        pass

@@ -1,0 +1,226 @@
+"""Session: what a training script wraps around its loop. It restores, counts steps, names batches, saves on cadence and
+answers stop requests at a step all ranks stand at. Without an agent it is harmless.
+
+It knows nothing about how state becomes files (zrun.state) nor about which samples make a batch (zrun.data).
+"""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any, Final, Self
+
+from zrun.core.deck import Flag, Phase, StopKind
+from zrun.core.errors import UsageError
+from zrun.core.notes import NoteKind
+from zrun.data.loader import Loader, Share
+from zrun.state import rng
+from zrun.state.parts import Parts
+from zrun.state.progress import Progress
+from zrun.worker import last_words
+from zrun.worker.groups import ensure_group, strategy_of
+from zrun.worker.rank import this_rank
+from zrun.worker.saving import Saving
+from zrun.worker.stops import Stops
+
+_PHASES: Final = {"eval": Phase.EVAL, "save": Phase.SAVE, "setup": Phase.SETUP, "exit": Phase.EXIT}
+
+
+class Session:
+    """`with Session(model=…, optimizer=…, scheduler=…, scaler=…, data=loader, ema=…) as run:`.
+
+    Single objects, lists or dicts; further keywords are modules or anything with state_dict and load_state_dict.
+    """
+
+    def __init__(self, model: Any = None, optimizer: Any = None, scheduler: Any = None, scaler: Any = None,
+                 data: Loader | None = None, **extras: Any) -> None:  # fmt: skip
+        if data is not None and not isinstance(data, Loader):
+            raise UsageError(
+                f"data is a {type(data).__qualname__}", "hand over a zrun.worker.Loader, or nothing and use your own"
+            )
+        self.state: dict[str, Any] = {}
+        """The script's own JSON-able values: saved and restored with everything else."""
+        self._given = (model, optimizer, scheduler, scaler, extras)
+        self._loader = data
+        self._here = this_rank()
+        self._stops = Stops(self._here)
+        self._number = self._world_size = 0
+        self._saving: Saving | None = None
+        self._step = 0
+        self._share: Share | None = None
+        self._weight = 1.0
+        self._save_asked = False
+        self._in_loop = False
+        self._entered_loop = False
+        self._skipped: list[str] = []
+        self._metrics: dict[str, Any] = {}
+
+    @property
+    def step(self) -> int:
+        """The step being done, from 1; before the loop the last one restored, after it the last one done."""
+        return self._step
+
+    @property
+    def batch_id(self) -> str | None:
+        """The name of the global batch being worked on; None without a Loader."""
+        return str(self._share.batch_id) if self._share is not None else None
+
+    @property
+    def weight(self) -> float:
+        """Multiply a part's mean loss by this: gradients averaged over ranks are then the exact mean."""
+        return self._weight
+
+    @property
+    def stop_requested(self) -> bool:
+        """All ranks are asked to stop. For inner loops; the stop itself comes at a step's end, on all ranks."""
+        return self._stops.requested()
+
+    def __enter__(self) -> Self:
+        here = self._here
+        model, optimizer, scheduler, scaler, extras = self._given
+        self._number, self._world_size = ensure_group(here.rank, here.world_size, model)
+        here.session = True
+        here.raise_flag(Flag.SESSION)
+        parts = Parts(model, optimizer, scheduler, scaler, extras)
+        self._saving = Saving(here, parts, self._number, self._world_size, here.settings.seed)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        if error is not None and last_words.is_failure(error):
+            # The script's own cleanup may take long: say it now. Final it is only when it leaves the script.
+            last_words.leave(self._here, error, final=False)
+        self._here.enter_phase(Phase.EXIT)
+
+    def steps(self, total: int | None = None) -> Iterator[Any]:
+        """This rank's share of one global batch for each optimizer step, from where the last attempt stopped.
+
+        `total` counts from the run's beginning. Without a Loader it yields the step's number.
+        """
+        if self._saving is None:
+            raise UsageError("steps() is for the inside of `with Session(…) as run:`")
+        if self._entered_loop:
+            raise UsageError("steps() may be entered once in a Session")
+        self._entered_loop = self._in_loop = True
+        self._restore(total)
+        shares = iter(self._loader) if self._loader is not None else None
+        try:
+            while total is None or self._step < total:
+                began_at = time.monotonic()
+                yield self._top(self._step + 1, shares)
+                self._bottom(began_at, total)
+        finally:
+            self._in_loop = False
+            if shares is not None:
+                shares.close()  # type: ignore[attr-defined]
+
+    def _restore(self, total: int | None) -> None:
+        saving, here, loader = self._saving, self._here, self._loader
+        assert saving is not None
+        if here.deck is not None and total is not None:
+            here.deck.set_total(total)
+        saving.fingerprint = {"seed": here.settings.seed, "total_steps": total}
+        if loader is not None:
+            loader.attach(self._number, self._world_size, here.settings.seed)
+            saving.fingerprint |= {"data": loader.fingerprint(), "global_batch": loader.global_batch}
+        progress = saving.restore(total)
+        if progress is not None:
+            self._step = progress.step
+            self._skipped = list(progress.quarantined)
+            self.state.clear()
+            self.state.update(progress.run_state)
+        if loader is not None:
+            done = progress.cursor.get("ordinal", progress.step) if progress is not None else 0
+            loader.seek(done, here.settings.quarantined)
+        if progress is None:
+            saving.initial(self._progress())
+        here.enter_phase(Phase.FIRST_STEP)
+
+    def _progress(self) -> Progress:
+        model, optimizer, *_ = self._given
+        return Progress(
+            step=self._step, cursor=self._loader.cursor() if self._loader is not None else {}, batch=self.batch_id,
+            run_state=dict(self.state), quarantined=list(self._skipped), strategy=strategy_of(model, optimizer),
+        )  # fmt: skip
+
+    def _top(self, step: int, shares: Iterator[Share] | None) -> Any:
+        """Say which step and batch begins before reading it, so that a batch that kills its reader has a name."""
+        here = self._here
+        upcoming = self._loader.upcoming() if self._loader is not None else None
+        here.begin_step(step, upcoming, time.time())
+        self._stops.at_top(step)
+        self._step = step
+        self._weight = 1.0
+        given: Any = step
+        if shares is not None:
+            here.raise_flag(Flag.IN_LOADER)
+            self._share = share = next(shares)
+            here.lower_flag(Flag.IN_LOADER)
+            for skipped in share.skipped:
+                self._skipped.append(str(skipped))
+                here.note(NoteKind.QUARANTINED, step=step, batch=str(skipped))
+            self._weight = share.weight
+            given = share.data
+        rng.seed_step(here.settings.seed, self._number, step)
+        return given
+
+    def _bottom(self, began_at: float, total: int | None) -> None:
+        here, saving, step = self._here, self._saving, self._step
+        assert saving is not None
+        if here.phase()[0] is Phase.FIRST_STEP:
+            here.enter_phase(Phase.STEP)
+        here.complete_step(step, time.monotonic() - began_at)
+        last = total is not None and step >= total
+        # A rank that has done everything ends by itself: that is better than a stop.
+        asked = StopKind.NONE if last else self._stops.at_bottom(step)
+        due = saving.due(step)
+        saved = False
+        if due or self._save_asked or last or asked is not StopKind.NONE:
+            self._save_asked = False
+            saved = saving.save(self._progress())
+        if asked is StopKind.STOP:
+            here.note(NoteKind.STOPPED_AT, step=step, saved=saved)
+            here.raise_flag(Flag.STOPPED_SAFE)
+            raise SystemExit(0)
+
+    def micro(self, batch: Any) -> Iterator[Any]:
+        """The parts of `batch`, as many on every rank, with `weight` set for each; without micro_batch one part."""
+        share = self._share
+        if share is None or len(share.parts) == 1:
+            yield batch[0] if share is not None and batch is share.parts else batch
+            return
+        if not isinstance(batch, list) or len(batch) != len(share.parts):
+            raise UsageError("micro() takes the batch that steps() gave")
+        whole = self._weight
+        try:
+            for part, weight in zip(batch, share.part_weights, strict=True):
+                self._weight = weight
+                yield part
+                self._here.progressed()
+        finally:
+            self._weight = whole
+
+    def report(self, **metrics: Any) -> None:
+        """Numbers for the progress line and the page; tensors of one element are taken as numbers."""
+        if self._here.deck is None:
+            return
+        for name, value in metrics.items():
+            self._metrics[name] = value.item() if hasattr(value, "item") else value
+        self._here.deck.put_metrics(self._metrics)
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """`eval`, `save`, or a name of the script's own: it has a time limit of its own."""
+        before = self._here.phase()
+        known = _PHASES.get(name, Phase.OWN)
+        self._here.enter_phase(known, name if known is Phase.OWN else "")
+        try:
+            yield
+        finally:
+            self._here.enter_phase(*before)
+
+    def save(self) -> None:
+        """Save at the end of this step (outside the loop: now). Call it on every rank."""
+        if self._saving is None or self._in_loop:
+            self._save_asked = True
+        else:
+            self._saving.save(self._progress())

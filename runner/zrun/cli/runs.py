@@ -1,0 +1,128 @@
+"""One run, many launches: which run of a name a launch continues, refuses or leaves behind for a new one.
+
+Looks at the runs folder and says why; starts nothing. Knows nothing about what is in a job file.
+"""
+
+import fcntl
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from zrun.cli.lookup import address_in, answering, read_json, supervised
+from zrun.core import durable, manifest
+from zrun.core.errors import UsageError
+from zrun.core.ids import new_job_id
+from zrun.core.runfolder import RunFolder
+from zrun.core.states import FINAL, JobState
+
+SLURM_FILE: Final = "slurm-job-id"
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """`folder` None: begin a new run. `says`: what the person is told first."""
+
+    folder: RunFolder | None
+    says: str
+
+
+def runs_of(runs: Path, name: str) -> list[RunFolder]:
+    """The runs of this name, the one launched last first."""
+    found: list[tuple[int, RunFolder]] = []
+    for entry in runs.iterdir() if runs.is_dir() else ():
+        folder = RunFolder(entry)
+        if read_json(folder.spec_json).get("name") == name:
+            found.append((folder.spec_json.stat().st_mtime_ns, folder))
+    return [folder for _, folder in sorted(found, key=lambda f: f[0], reverse=True)]
+
+
+def choose(runs: Path, name: str, *, fresh: bool, slurm_job: str) -> Choice:
+    """Raises UsageError if a run of this name is live."""
+    earlier = runs_of(runs, name)
+    if fresh or not earlier:
+        return Choice(None, "")
+    requeued = [run for run in earlier if slurm_job and _slurm_of(run) == slurm_job]
+    newest = (requeued or earlier)[0]
+    state = str(read_json(newest.verdict).get("state") or "")
+    if state in FINAL and state != JobState.PREEMPTED:
+        return Choice(
+            None, f"the last run of {name}, {newest.job}, is {state}; `zrun resume {newest.job}` would continue it"
+        )
+    if state not in FINAL and (supervised(newest) or answering(newest)):
+        raise UsageError(
+            f"{newest.job} is live ({state or 'starting'}) at {address_in(newest) or 'an address not known yet'}",
+            f"follow it with `zrun logs -f {newest.job}`, stop it with `zrun stop {newest.job}`, or give --fresh",
+        )
+    was = "was preempted" if state == JobState.PREEMPTED else "was interrupted"
+    return Choice(newest, f"{newest.job} {was}; going on with it")
+
+
+def _slurm_of(folder: RunFolder) -> str:
+    try:
+        return (folder.root / SLURM_FILE).read_text().strip()
+    except OSError:
+        return ""
+
+
+def make_folder(runs: Path, name: str) -> RunFolder:
+    """A new run's folder with its token. Raises UsageError if it cannot be made."""
+    folder = RunFolder(runs / new_job_id(name))
+    try:
+        runs.mkdir(parents=True, exist_ok=True, mode=0o700)
+        folder.root.mkdir(mode=0o700)
+        durable.create_exclusive(folder.token, secrets.token_hex(32).encode() + b"\n")
+    except OSError as error:
+        raise _unwritable(runs, error) from error
+    return folder
+
+
+def write_job(folder: RunFolder, spec: dict[str, Any], yaml: str, slurm_job: str) -> None:
+    """job.yaml for people, spec.json for programs (last: its time says when the run was launched)."""
+    try:
+        durable.write_bytes(folder.job_yaml, yaml.encode())
+        if slurm_job:
+            durable.write_bytes(folder.root / SLURM_FILE, f"{slurm_job}\n".encode())
+        durable.write_json(folder.spec_json, spec)
+    except OSError as error:
+        raise _unwritable(folder.root, error) from error
+
+
+def _unwritable(folder: Path, error: OSError) -> UsageError:
+    return UsageError(
+        f"cannot write to {error.filename or folder}: {error.strerror}", "give a folder for runs with --run-dir"
+    )
+
+
+@contextmanager
+def launch_lock(runs: Path) -> Iterator[None]:
+    """Two launches of one folder decide one after the other. Held on the folder itself."""
+    try:
+        runs.mkdir(parents=True, exist_ok=True, mode=0o700)
+        handle = os.open(runs, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        raise _unwritable(runs, error) from error
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
+def check_checkpoints(directory: str, name: str, resume: str, *, fresh: bool) -> None:
+    """Refuse an absolute checkpoint folder that holds another job's checkpoints, unless it is asked for."""
+    if fresh or resume not in {"auto", "never"} or not Path(directory).is_absolute():
+        return
+    try:
+        found = manifest.scan(Path(directory))
+    except OSError as error:
+        raise UsageError(f"checkpoint.dir {directory} cannot be read: {error.strerror}") from error
+    others = sorted({one.manifest.name for one in found if one.manifest and one.manifest.name != name})
+    if others:
+        raise UsageError(
+            f"checkpoint.dir {directory} holds checkpoints of {', '.join(others)}, not of {name}",
+            f"choose another folder, or `checkpoint: {{resume: {directory}}}` to begin from them, or --fresh",
+        )

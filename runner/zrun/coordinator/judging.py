@@ -1,0 +1,63 @@
+"""Asking the hang judge: hands it the table's rows of a job's newest attempt and journals what it says that is new.
+
+Knows when the judge may look (all ranks report, the attempt is meant to run), not how it judges.
+"""
+
+from typing import Final
+
+from zrun.coordinator.fleet import Fleet
+from zrun.coordinator.held import HeldJob
+from zrun.machine.events import Suspected, Suspended
+from zrun.machine.hang import HangJudge
+from zrun.machine.moves import TRAINING
+
+SETTLED_S: Final = 3.0
+"""A judge that looked for so long without repeating an older judge's suspicion does not share it."""
+
+
+def judge(fleet: Fleet, job: HeldJob) -> None:
+    current = job.state.current
+    if current is None or job.state.stage not in TRAINING:
+        return
+    by_node = fleet.table.rows(job.id, current.number, current.nodes)
+    if by_node is None or any(not fleet.table.nodes[node].connected for node in by_node):
+        return
+    now = fleet.clock.now()
+    hang_judge = _judge_of(job, current.number, now)
+    rows = {row.rank: row for rows in by_node.values() for row in rows}
+    nodes = {row.rank: node for node, rows in by_node.items() for row in rows}
+    # On the silence clock, so that a stall of this process does not make every row look stale.
+    age = {rank: max(0.0, fleet.silence.now - fleet.table.nodes[node].heard) for rank, node in nodes.items()}
+    for said in hang_judge.look(rows, now, age, nodes, current.resumed_step):
+        if _is_news(job, said):
+            fleet.emit(job.id, said)
+    _take_back_the_forgotten(fleet, job, hang_judge, now)
+
+
+def _judge_of(job: HeldJob, attempt: int, now: float) -> HangJudge:
+    if job.judge is None or job.judged_attempt != attempt:
+        learned = job.judge.learned() if job.judge else None
+        job.judge, job.judged_attempt, job.judged_since = HangJudge(job.spec.watchdog, attempt, learned), attempt, now
+    return job.judge
+
+
+def _is_news(job: HeldJob, said: Suspected | Suspended) -> bool:
+    """After a restart of this process a new judge says again what the machine was told by the old one."""
+    if isinstance(said, Suspended):
+        return said.stopped != job.told.suspended
+    before = job.told.suspected
+    if said.cleared or before is None:
+        return not said.cleared or before is not None
+    return (before.attempt, before.ranks, before.kind, before.provable) != (
+        said.attempt, said.ranks, said.kind, said.provable)  # fmt: skip
+
+
+def _take_back_the_forgotten(fleet: Fleet, job: HeldJob, hang_judge: HangJudge, now: float) -> None:
+    told = job.told.suspected
+    if told is None or told.attempt != job.judged_attempt or hang_judge.standing is not None:
+        return
+    if now - job.judged_since >= SETTLED_S:
+        fleet.emit(job.id, Suspected(
+            told.attempt, told.ranks, told.kind, provable=False, roll_call="it moves again",
+            because=["the coordinator was restarted and sees progress"], cleared=True, blind_s=told.blind_s,
+        ))  # fmt: skip

@@ -1,0 +1,146 @@
+"""A job's papers in its run folder: events.jsonl, verdict.json and the incidents, written as the machine decides.
+
+Knows what goes where; the scribe writes. Lines carry the number of the event that caused them, so after a restart the
+replay adds exactly those that were not written any more.
+"""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from zrun.coordinator.journal import Entry, wall_now
+from zrun.coordinator.logs import backwards
+from zrun.coordinator.redact import Redactor
+from zrun.coordinator.scribe import Scribe
+from zrun.core.runfolder import RunFolder
+from zrun.machine.actions import (
+    Action,
+    CloseIncident,
+    Finish,
+    Give,
+    Note,
+    OpenIncident,
+    Record,
+    UpdateIncident,
+)
+from zrun.machine.events import RankEnded, Submitted
+from zrun.machine.state import Incident
+
+_BULKY: Final = {Submitted: ("spec",), RankEnded: ("failures",)}
+"""Fields that stand elsewhere: spec.json, incidents."""
+
+
+class Papers:
+    """`incident_view(number)` and `verdict_view()` give what the files are to hold now."""
+
+    def __init__(
+        self,
+        folder: RunFolder,
+        scribe: Scribe,
+        redactor: Redactor,
+        incident_view: Callable[[int], dict[str, Any]],
+        verdict_view: Callable[[], dict[str, Any]],
+    ) -> None:
+        self.folder = folder
+        self._scribe = scribe
+        self._redactor = redactor
+        self._incident_view = incident_view
+        self._verdict_view = verdict_view
+        self._last, self._lines_of_last = _where_it_ended(folder.events)
+        self._verdict_written: dict[str, Any] | None = None
+
+    def write(self, entry: Entry, actions: list[Action], incidents: dict[int, Incident]) -> None:
+        """One line for the event and one for each decision; incident files of those that changed."""
+        lines = [event_line(entry), *(decision_line(entry, action) for action in actions)]
+        skip = 0 if entry.n > self._last else len(lines) if entry.n < self._last else self._lines_of_last
+        for line in lines[skip:]:
+            text = json.dumps(self._redactor.value(line), ensure_ascii=False, default=str)
+            self._scribe.append_line(self.folder.root, self.folder.events, text)
+        if skip >= len(lines):
+            return
+        for action in actions:
+            if isinstance(action, OpenIncident | UpdateIncident | CloseIncident):
+                self._write_incident(incidents[action.number])
+
+    def write_verdict(self) -> None:
+        """Nothing is written if nothing in it changed."""
+        verdict = self._redactor.value(self._verdict_view())
+        if verdict != self._verdict_written:
+            self._verdict_written = verdict
+            self._scribe.put_json(self.folder.root, self.folder.verdict, verdict)
+
+    def _write_incident(self, incident: Incident) -> None:
+        place = self.folder.incident(incident.number)
+        self._put(place / "incident.json", self._incident_view(incident.number))
+        if incident.suspected is not None:
+            self._put(place / "roll-call.txt", incident.suspected.roll_call + "\n")
+        words = [_last_words(f.headline(), f.traceback) for f in incident.failures if f.exception or f.traceback]
+        if words:
+            self._put(place / "last-words.txt", "\n".join(words))
+        lines = [f"--- rank {f.rank}\n" + "\n".join(f.last_lines) + "\n" for f in incident.failures if f.last_lines]
+        if lines:
+            self._put(place / "last-lines.txt", "\n".join(lines))
+
+    def _put(self, path: Path, value: Any) -> None:
+        value = self._redactor.value(value)
+        if isinstance(value, str):
+            self._scribe.put_text(self.folder.root, path, value)
+        else:
+            self._scribe.put_json(self.folder.root, path, value)
+
+
+def event_line(entry: Entry) -> dict[str, Any]:
+    fields: dict[str, Any] = msgspec.to_builtins(entry.event)
+    for name in _BULKY.get(type(entry.event), ()):
+        fields.pop(name, None)
+    if isinstance(entry.event, RankEnded):
+        fields["ranks"] = [f.get("rank") for f in entry.event.failures]
+    name = fields.pop("e")
+    return {"ts": entry.wall, "at": round(entry.at, 3), "n": entry.n, "event": name, **fields}
+
+
+def decision_line(entry: Entry, action: Action) -> dict[str, Any]:
+    line = {"ts": entry.wall, "at": round(entry.at, 3), "because": action.because}
+    match action:
+        case Give():
+            order: dict[str, Any] = msgspec.to_builtins(action.order)
+            return {**line, "decision": "order", "node": action.node, "boot": action.boot, "order": order}
+        case Note():
+            return {**line, "decision": "state", "state": action.state, "reason": action.reason}
+        case OpenIncident():
+            return {**line, "decision": "incident-opened", "incident": action.number, "attempt": action.attempt,
+                    "class": action.fault, "headline": action.headline, "suspicion": action.suspicion}  # fmt: skip
+        case UpdateIncident():
+            return {**line, "decision": "incident-updated", "incident": action.number}
+        case CloseIncident():
+            return {**line, "decision": "incident-closed", "incident": action.number, "resolution": action.resolution}
+        case Finish():
+            return {**line, "decision": "finished", "state": action.state, "reason": action.reason}
+        case Record():
+            return {**line, "decision": action.what, **{k: v for k, v in action.fields.items() if k not in line}}
+
+
+def remark(papers: Papers, scribe: Scribe, because: int, what: str, **fields: Any) -> None:
+    """A line about the coordinator itself, for example that the disk was full."""
+    line = {"ts": wall_now(), "because": because, "remark": what, **fields}
+    scribe.append_line(papers.folder.root, papers.folder.events, json.dumps(line, ensure_ascii=False, default=str))
+
+
+def _where_it_ended(path: Path) -> tuple[int, int]:
+    """(number of the last event with lines here, how many lines it has); (0, 0) for a new file."""
+    last = count = 0
+    for line in backwards(path):
+        number = line.get("n", line.get("because"))
+        if "remark" in line or not isinstance(number, int):
+            continue
+        if last and number != last:
+            break
+        last, count = number, count + 1
+    return last, count
+
+
+def _last_words(headline: str, traceback: str | None) -> str:
+    return f"{headline}\n{traceback or ''}".rstrip() + "\n"

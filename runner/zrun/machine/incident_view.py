@@ -1,0 +1,80 @@
+"""An incident as people and programs see it: first the cause, then what followed, then the cost. Pure."""
+
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
+
+from zrun.core.failure import Failure
+from zrun.machine.state import Incident
+
+WallOf = Callable[[float], str | None]
+"""Machine time -> RFC 3339, None where the wall clock is not known."""
+_LAST_LINES: Final = 10
+_T = TypeVar("_T")
+
+
+def no_wall(_at: float) -> str | None:
+    return None
+
+
+def incident_summary(incident: Incident, wall_of: WallOf = no_wall) -> dict[str, Any]:
+    """One entry of the status object's `incidents`."""
+    verdict, suspected = incident.verdict, incident.suspected
+    failure = verdict.failure if verdict is not None else None
+    suspect = suspected.ranks[0] if suspected is not None and suspected.ranks else None
+    return {
+        "id": incident.number,
+        "class": incident.fault.value,
+        "rank": verdict.rank if verdict is not None else suspect,
+        "node": (verdict.node if verdict is not None else None) or (suspected.node if suspected else None),
+        "exit_code": failure.exit_code if failure else None,
+        "signal": failure.signal if failure else None,
+        "exception": failure.exception if failure else None,
+        "message": failure.message if failure else None,
+        "step": _first(failure.step if failure else None, suspected.step if suspected else None),
+        "batch": _first(failure.batch if failure else None, suspected.batch if suspected else None),
+        "collective": _first(failure.collective if failure else None, suspected.collective if suspected else None),
+        "where": _first(failure.where if failure else None, suspected.where if suspected else None),
+        "because": list(verdict.because if verdict is not None else suspected.because if suspected else ()),
+        "followed": list(verdict.followed) if verdict is not None else [],
+        "detected_s": _rounded(incident.detected_s),
+        "recovered_s": _rounded(incident.recovered_s),
+        "steps_lost": incident.steps_lost,
+        "attempt": incident.attempt,
+        "headline": incident.headline,
+        "suspicion": incident.suspicion,
+        "open": incident.open,
+        "decision": incident.decision,
+        "resolution": incident.resolution,
+        "opened_at_s": _rounded(incident.opened_at),
+        "closed_at_s": _rounded(incident.closed_at),
+        "at": wall_of(incident.opened_at),
+        "last_lines": failure.last_lines[-_LAST_LINES:] if failure else [],
+    }
+
+
+def incident_detail(incident: Incident, wall_of: WallOf = no_wall) -> dict[str, Any]:
+    """The same with all evidence that is data: every failure, the roll call, lost nodes."""
+    verdict, suspected = incident.verdict, incident.suspected
+    failure = verdict.failure if verdict is not None else None
+    return {
+        **incident_summary(incident, wall_of),
+        "traceback": failure.traceback if failure else None,
+        "last_lines": list(failure.last_lines) if failure else [],
+        "failures": [f.to_dict() for f in incident.failures],
+        "lost_nodes": list(incident.lost_nodes),
+        "roll_call": suspected.roll_call if suspected else None,
+        "provable": suspected.provable if suspected else None,
+        "kind": suspected.kind if suspected else _kind(failure),
+    }
+
+
+def _kind(failure: Failure | None) -> str | None:
+    return failure.kind.value if failure is not None else None
+
+
+def _first(one: _T | None, other: _T | None) -> _T | None:
+    return one if one is not None else other
+
+
+def _rounded(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds, 3)

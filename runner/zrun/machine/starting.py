@@ -1,0 +1,180 @@
+"""From seats to steps: how an attempt begins, gets going and finishes by itself.
+
+Knows nothing about faults but that an open incident closes when the attempt after it makes steps.
+"""
+
+from zrun.core.states import FaultClass
+from zrun.machine.events import AttemptStarted, CheckpointCommitted, ProgressVerified, SaveFailed, Suspended
+from zrun.machine.moves import TRAINING, Stage
+from zrun.machine.nodes import RECONNECT, members, still_up, strays
+from zrun.machine.placement import choose
+from zrun.machine.state import AttemptRecord, CheckpointRecord, Job, Member, Seat
+from zrun.machine.turn import Turn
+from zrun.wire.report import Doing
+
+BACKOFF = "backoff"
+
+
+def try_to_start(turn: Turn) -> None:
+    """In WAITING and RETRYING: begin the next attempt, or say what it waits for."""
+    job = turn.job
+    if BACKOFF in job.timers:
+        return
+    waits = strays(job) or ([] if job.current is None or job.current.down else still_up(job))
+    if waits:
+        turn.say(f"waiting until attempt {job.attempt} is surely over: {', '.join(waits)}")
+        return
+    seating = choose(job.nodes.values(), turn.spec, job.current.nodes if job.current is not None else ())
+    if not seating.nodes:
+        turn.say(seating.reason)
+        return
+    _begin(turn, seating.nodes, seating.reason)
+
+
+def _begin(turn: Turn, nodes: tuple[str, ...], reason: str) -> None:
+    job = turn.job
+    incident = job.open_incident
+    number = job.attempt + 1
+    if job.attempts:
+        job.restarts += 1
+    cause = "" if number == 1 else f"incident {incident.number}: {incident.fault}" if incident else "asked for"
+    record = AttemptRecord(
+        number=number,
+        seats=tuple(Seat(name, job.nodes[name].boot, rank) for rank, name in enumerate(nodes)),
+        cause=cause,
+        ordered_at=turn.now,
+        best_before=job.best_step,
+        quarantined=tuple(job.quarantined),
+        setup_done=frozenset(job.setup_done),
+    )
+    job.attempts.append(record)
+    job.wish = None
+    turn.forget(RECONNECT)
+    turn.move(Stage.STARTING, f"attempt {number} {reason}" + (f" after {cause}" if cause else ""))
+    turn.record("attempt-ordered", attempt=number, nodes=list(nodes), cause=cause)
+
+
+def follow_setup(turn: Turn, node: Member) -> None:
+    """SETUP is shown while any node runs the setup commands."""
+    job = turn.job
+    if job.current is None or node.attempt != job.attempt:
+        return
+    if node.doing in {Doing.STARTING, Doing.RUNNING, Doing.FINISHED}:
+        job.setup_done.add(node.name)
+    busy = [m.name for m in members(job) if m.attempt == job.attempt and m.doing is Doing.SETUP]
+    if job.stage is Stage.STARTING and busy:
+        turn.move(Stage.SETUP, f"setup commands run on {', '.join(busy)}")
+    elif job.stage is Stage.SETUP and not busy:
+        turn.move(Stage.STARTING, f"attempt {job.attempt}: set-up is done, workers start")
+
+
+def attempt_started(turn: Turn, event: AttemptStarted) -> None:
+    """Every rank has completed a step: the incident before it is over."""
+    job = turn.job
+    current = job.current
+    if current is None or event.attempt != current.number or current.started_at is not None:
+        return
+    current.started_at = turn.now
+    current.first_step = event.first_step
+    current.last_step = max(current.last_step or 0, event.first_step)
+    current.resumed_step = event.resumed_step
+    current.resumed_from = event.resumed_from
+    current.resumed_tier = "disk" if event.resumed_step else None
+    current.skipped = list(event.skipped)
+    for skipped in event.skipped:
+        turn.record("checkpoint-passed-over", attempt=current.number, **skipped)
+    if job.stage not in {Stage.STARTING, Stage.SETUP}:
+        return
+    came_from = f"resumed at step {event.resumed_step}" if event.resumed_step else f"began at step {event.first_step}"
+    recovered(turn, came_from)
+    turn.move(Stage.RUNNING, f"attempt {current.number} {came_from}")
+
+
+def recovered(turn: Turn, came_from: str) -> None:
+    """Close the incident that the current attempt came after, with its cost."""
+    incident, current = turn.job.open_incident, turn.job.current
+    if incident is None or current is None or incident.attempt >= current.number:
+        return
+    incident.recovered_s = turn.now - incident.opened_at
+    ended = next(a for a in turn.job.attempts if a.number == incident.attempt)
+    if current.first_step is not None:
+        base = current.resumed_step if current.resumed_step is not None else current.first_step - 1
+        incident.steps_lost = max(0, ended.completed - base)
+    turn.close_incident(f"attempt {current.number} {came_from}")
+
+
+def progress_verified(turn: Turn, event: ProgressVerified) -> None:
+    job = turn.job
+    attempt = next((a for a in job.attempts if a.number == event.attempt), None)
+    if attempt is None:
+        return
+    attempt.completed = max(attempt.completed, event.step)
+    attempt.last_step = max(attempt.last_step or 0, event.step)
+    verify(turn, event.step)
+
+
+def verify(turn: Turn, step: int) -> None:
+    """Progress beyond anything before fills the budgets up again."""
+    job = turn.job
+    if step <= job.best_step:
+        return
+    job.best_step = step
+    spent = job.spent
+    if spent.restarts or spent.by_class or spent.without_progress:
+        turn.record("budgets-refilled", step=step)
+    spent.by_class.clear()
+    spent.restarts = spent.without_progress = 0
+
+
+def checkpoint_committed(turn: Turn, event: CheckpointCommitted) -> None:
+    """A fact, also when it arrives after the end of its attempt."""
+    known = any(c.attempt == event.attempt and c.step == event.step and c.tier == event.tier
+                for c in turn.job.checkpoints)  # fmt: skip
+    if known:
+        return
+    turn.job.checkpoints.append(
+        CheckpointRecord(
+            event.attempt, event.step, event.batch, event.path, event.bytes, event.seconds, event.tier
+        )
+    )  # fmt: skip
+    turn.record("checkpoint", attempt=event.attempt, step=event.step, bytes=event.bytes, seconds=event.seconds)
+
+
+def save_failed(turn: Turn, event: SaveFailed) -> None:
+    told = {"attempt": event.attempt, "step": event.step, "error": event.error, "disk_full": event.disk_full}
+    turn.job.save_failures.append(told)
+    turn.record("save-failed", fault=FaultClass.DISK if event.disk_full else FaultClass.CRASH, **told)
+
+
+def suspended(turn: Turn, event: Suspended) -> None:
+    """All ranks stopped from outside is never a hang."""
+    job = turn.job
+    if event.attempt != job.attempt or job.current is None:
+        return
+    if event.stopped and job.stage in TRAINING and job.stage is not Stage.SUSPENDED:
+        incident = job.open_incident
+        if incident is not None and incident.attempt == job.attempt:
+            turn.close_incident("not a hang: all ranks are stopped from outside")
+        turn.forget("patience")
+        turn.move(Stage.SUSPENDED, "all ranks are stopped from outside (a scheduler's suspend, a debugger)")
+    elif not event.stopped and job.stage is Stage.SUSPENDED:
+        began = job.current.started_at is not None
+        if began:
+            recovered(turn, "runs again")
+        turn.move(Stage.RUNNING if began else Stage.STARTING, f"attempt {job.attempt} runs again")
+
+
+def finish_if_done(turn: Turn) -> None:
+    """SUCCEEDED when every node of the attempt reports finished."""
+    job = turn.job
+    current = job.current
+    if current is None or job.stage not in TRAINING or not all(_finished(job, m) for m in members(job)):
+        return
+    current.outcome, current.ended_at, current.down = "finished", turn.now, True
+    recovered(turn, "finished")
+    step = f" at step {current.last_step}" if current.last_step else ""
+    turn.finish(Stage.SUCCEEDED, f"every rank ended by itself with code 0{step}")
+
+
+def _finished(job: Job, node: Member) -> bool:
+    return node.doing is Doing.FINISHED and node.attempt == job.attempt

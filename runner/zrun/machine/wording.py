@@ -1,0 +1,105 @@
+"""A verdict in words: one line for the cause, and a reason for each kind of consequence. Decides nothing."""
+
+from collections.abc import Iterable, Sequence
+
+from zrun.core.failure import Failure, FailureKind
+from zrun.machine.echo import Weight, short_type, text_of, weigh
+from zrun.machine.sameness import OFTEN_SENT_BY_OTHERS
+
+
+def span(ranks: Iterable[int]) -> str:
+    """`rank 3`, `ranks 0-3`, `ranks 0, 2-3`."""
+    numbers = sorted(set(ranks))
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and runs[-1][-1] == number - 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    text = ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
+    return f"{'rank' if len(numbers) == 1 else 'ranks'} {text}"
+
+
+def side_notes(cause: Failure) -> list[str]:
+    text = text_of(cause)
+    if "DataLoader worker" in text and ("killed by signal" in text or "exited unexpectedly" in text):
+        return ["one of its DataLoader workers died; the rank itself was well"]
+    if cause.exit_code is not None and 128 < cause.exit_code < 160 and not cause.exception:
+        return [
+            f"code {cause.exit_code} is how a shell reports that a child was killed by signal {cause.exit_code - 128}"
+        ]
+    if cause.kind is FailureKind.SIGNALED and cause.signal in OFTEN_SENT_BY_OTHERS:
+        return [f"{cause.signal} was not sent by zrun"]
+    return []
+
+
+def headline_of(failure: Failure) -> str:
+    if failure.kind in {FailureKind.SETUP, FailureKind.LAUNCH} and failure.rank < 0:
+        return f"node {failure.node}: {failure.headline().partition(': ')[2]}"
+    if failure.kind is FailureKind.EARLY:
+        step = f" at step {failure.step}" if failure.step else ""
+        return f"rank {failure.rank}: exited with code 0{step} before the others had finished"
+    if failure.kind is FailureKind.OOM and not failure.exception:
+        step = f" (step {failure.step})" if failure.step else ""
+        return f"rank {failure.rank}: killed by the kernel, out of memory{step}"
+    first_line, _, more = failure.headline().partition("\n")
+    return first_line + (" …" if more else "")
+
+
+def why_first(cause: Failure, alike: Sequence[Failure], rest: Sequence[Failure]) -> str:
+    who = span(f.rank for f in alike) if cause.rank >= 0 else f"node {cause.node}"
+    what = what_it_did(cause)
+    if not rest:
+        return f"{who} {what}" + ("; all alike" if len(alike) > 1 else "; nobody else failed")
+    rivals = [f for f in rest if weigh(f) is weigh(cause)]
+    if rivals:
+        return (
+            f"{who} {what}, {min(f.at for f in rivals) - cause.at:.2f} s before the next failure that could be a cause"
+        )
+    return f"{who} {what}; no other failure could be a cause"
+
+
+def what_it_did(failure: Failure) -> str:
+    match failure.kind:
+        case FailureKind.RAISED:
+            return f"raised {short_type(failure) or 'an exception'}"
+        case FailureKind.EXITED:
+            return f"exited with code {failure.exit_code}"
+        case FailureKind.SIGNALED:
+            return f"was killed by {failure.signal}"
+        case FailureKind.EARLY:
+            return "exited with code 0 while others went on"
+        case FailureKind.OOM:
+            return "ran out of memory"
+        case FailureKind.SETUP | FailureKind.LAUNCH:
+            return "could not be made ready"
+        case FailureKind.HUNG:
+            return "hung"
+        case FailureKind.ENDED_BY_US:
+            return "was ended by zrun"
+
+
+def about_followers(rest: Sequence[Failure], since: float | None) -> list[str]:
+    """One reason for each kind of consequence, in order of weight."""
+    reasons: list[str] = []
+    for weight in Weight:
+        group = [f for f in rest if weigh(f) is weight]
+        if not group:
+            continue
+        who = span(f.rank for f in group)
+        first = min(group, key=lambda f: f.at)
+        later = f", {first.at - since:.2f} s later" if since is not None and first.at > since else ""
+        match weight:
+            case Weight.OURS:
+                reasons.append(f"{who}: ended by zrun because of it")
+            case Weight.ECHO:
+                reasons.append(f"{who}: only a consequence, {_quote(first)}{later}")
+            case _:
+                reasons.append(f"{who}: {what_it_did(first)}{later}")
+    return reasons
+
+
+def _quote(failure: Failure) -> str:
+    lines = [line.strip() for line in text_of(failure).splitlines() if line.strip()]
+    said = lines[0] if failure.exception and lines else (lines[-1] if lines else failure.signal or "")
+    return f'"{said[:117] + "…" if len(said) > 118 else said}"'

@@ -1,0 +1,288 @@
+"""The node machine by playbook: events and times in, actions out."""
+
+import ast
+import itertools
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from zrun.agent import node_actions as a, node_events as e
+from zrun.agent.node_machine import NodeMachine
+from zrun.core.deck import Flag, Phase, StopKind
+from zrun.core.deck_reader import DeckState
+from zrun.core.failure import Failure, FailureKind
+from zrun.wire.order import End, Ending, JobOrder, LaunchPlan
+from zrun.wire.report import Doing
+
+SOURCES = Path(__file__).parents[2] / "agent" / "zrun" / "agent"
+PURE = (
+    "node_machine", "node_state", "node_record", "node_ending", "node_finish", "node_events", "node_actions",
+    "stop_step", "early_exit", "failures", "rank_story",
+)  # fmt: skip
+FORBIDDEN = {
+    "asyncio", "time", "random", "os", "socket", "subprocess", "threading", "logging", "structlog", "psutil",
+    "fastapi", "torch",
+}  # fmt: skip
+
+
+def order(attempt: int, **more: Any) -> e.OrderReceived:
+    plan = LaunchPlan(attempt=attempt, node_rank=0, nnodes=1, nproc=2, master_addr="m", master_port=0, peers=["a"])
+    return e.OrderReceived(JobOrder(run=plan, attempt=attempt, **more))
+
+
+def ending(attempt: int, how: End, within_s: float = 10.0, collect: int = 0) -> e.OrderReceived:
+    return e.OrderReceived(JobOrder(ending=Ending(how, within_s, "why"), attempt=attempt, collect=collect))
+
+
+def deck(rank: int, **more: Any) -> DeckState:
+    values: dict[str, Any] = {
+        "rank": rank, "attempt": 1, "pid": 100 + rank, "pid_started": 1, "phase": Phase.STEP, "phase_name": "",
+        "flags": Flag.SESSION, "step": 3, "completed": 2, "progress": 1, "progress_at": 1.0, "phase_at": 1.0,
+        "step_s": 0.1, "batch": None, "total_steps": 10, "ack_seq": 0, "coll_seq": 0, "coll_done": 0,
+        "coll_entered_at": 0.0, "coll_left_at": 0.0, "coll_bytes": 0, "coll_group": 0, "coll_op": "none", "metrics": {},
+    }  # fmt: skip
+    return DeckState(**{**values, **more})
+
+
+def exited(rank: int, code: int | None = None, signal: str | None = None) -> e.RankExited:
+    return e.RankExited(rank, 100 + rank, code, signal, 1000.0, [])
+
+
+class Play:
+    """A machine with two ranks; `self.now` moves by 0.1 s an event."""
+
+    def __init__(self, *, setup: bool = False) -> None:
+        self.machine = NodeMachine("toy", "a", setup=setup, exit_s=60.0)
+        self.now = 10.0
+
+    def say(self, *events: e.NodeEvent) -> list[a.NodeAction]:
+        out: list[a.NodeAction] = []
+        for event in events:
+            self.now += 0.1
+            out += self.machine.handle(event, self.now)
+        return [action for action in out if not isinstance(action, a.Say)]
+
+    def running(self, attempt: int = 1) -> "Play":
+        self.say(order(attempt), e.KeeperReady([]), e.Launched([0, 1]), e.RankSeen(0, 100), e.RankSeen(1, 101))
+        self.say(e.DecksRead({0: deck(0), 1: deck(1)}))
+        assert self.doing == Doing.RUNNING
+        return self
+
+    def at(self, now: float) -> list[a.NodeAction]:
+        self.now = now - 0.1
+        return self.say(e.TimeUp())
+
+    @property
+    def doing(self) -> Doing:
+        return self.machine.state.doing
+
+    def kinds(self) -> list[FailureKind]:
+        return [failure.kind for failure in self.machine.state.failures()]
+
+
+def test_an_attempt_waits_for_the_keeper_and_is_seen_at_once() -> None:
+    play = Play()
+    (action,) = play.say(order(1))
+    assert isinstance(action, a.EnsureKeeper)
+    assert (play.doing, play.machine.state.seen) == (Doing.STARTING, 1)
+    assert play.say(order(1), order(1)) == []
+    (start,) = play.say(e.KeeperReady([]))
+    assert isinstance(start, a.StartTorchrun)
+
+
+def test_setup_comes_once_before_the_first_launch() -> None:
+    play = Play(setup=True)
+    (keeper, setup) = play.say(order(1), e.KeeperReady([]))
+    assert isinstance(keeper, a.EnsureKeeper)
+    assert isinstance(setup, a.StartSetup)
+    (start,) = play.say(e.SetupEnded(None))
+    assert isinstance(start, a.StartTorchrun)
+
+
+def test_setup_failure_is_a_failure_and_ends_in_idle() -> None:
+    play = Play(setup=True)
+    play.say(order(1), e.KeeperReady([]))
+    assert play.say(e.SetupEnded(Failure(-1, "a", FailureKind.SETUP, 1.0))) == []
+    assert (play.doing, play.kinds()) == (Doing.FAILED, [FailureKind.SETUP])
+    play.say(ending(1, End.KILL), e.Swept([]))
+    assert play.doing == Doing.IDLE
+    assert any(isinstance(action, a.StartSetup) for action in play.say(order(2)))
+
+
+def test_evidence_comes_before_the_first_signal() -> None:
+    play = Play().running()
+    (collect,) = play.say(exited(1, 1), ending(1, End.KILL, collect=4))
+    assert collect == a.Collect(4, "evidence for incident 4")
+    assert play.doing == Doing.FAILED
+    assert isinstance(play.say(e.CollectEnded(4))[0], a.KillAll)
+    play.say(e.Swept([]))
+    assert (play.doing, play.machine.state.collected) == (Doing.IDLE, 4)
+
+
+def test_evidence_that_never_comes_holds_nobody_up() -> None:
+    play = Play().running()
+    play.say(ending(1, End.KILL, collect=4))
+    due = play.machine.deadline()
+    assert due is not None
+    assert any(isinstance(action, a.KillAll) for action in play.at(due))
+
+
+def test_term_becomes_kill_when_the_time_is_over() -> None:
+    play = Play().running()
+    pages, term = play.say(ending(1, End.TERM, 3.0))
+    assert isinstance(pages, a.WriteOrderPages)
+    assert pages.ask.kind == StopKind.STOP
+    assert term == a.SignalRanks([0, 1], "TERM", "why")
+    due = play.machine.deadline()
+    assert due == pytest.approx(play.now + 3.0)
+    assert play.at(due - 0.01) == []
+    assert isinstance(play.at(due)[0], a.KillAll)
+
+
+def test_save_asks_all_ranks_for_one_step_and_confirms_it() -> None:
+    play = Play().running()
+    (pages,) = play.say(ending(1, End.SAVE))
+    assert isinstance(pages, a.WriteOrderPages)
+    assert (pages.ask.step, pages.ask.confirmed) == (4, False)
+    sequence = pages.ask.sequence
+    assert play.say(e.DecksRead({0: deck(0, step=4, ack_seq=sequence), 1: deck(1)})) == []
+    (pages,) = play.say(e.DecksRead({0: deck(0, step=4, ack_seq=sequence), 1: deck(1, step=4, ack_seq=sequence)}))
+    assert isinstance(pages, a.WriteOrderPages)
+    assert pages.ask.confirmed
+    play.say(*(e.NoteRead(rank, {"kind": "stopped-at", "step": 4}) for rank in (0, 1)))
+    (kill,) = play.say(exited(0, 0), exited(1, 0))
+    assert isinstance(kill, a.KillAll)
+    play.say(e.Swept([]))
+    assert (play.doing, play.machine.state.record.stopped_at, play.kinds()) == (Doing.IDLE, 4, [])
+
+
+def test_save_without_session_is_a_term() -> None:
+    play = Play().running()
+    play.say(e.DecksRead({0: deck(0, flags=Flag(0)), 1: deck(1)}))
+    assert any(isinstance(action, a.SignalRanks) for action in play.say(ending(1, End.SAVE)))
+
+
+def test_a_save_whose_ranks_do_not_come_ends_in_term_and_kill() -> None:
+    play = Play().running()
+    play.say(ending(1, End.SAVE, 5.0))
+    due = play.machine.deadline()
+    assert due is not None
+    assert any(isinstance(action, a.SignalRanks) for action in play.at(due))
+    due = play.machine.deadline()
+    assert due is not None
+    assert any(isinstance(action, a.KillAll) for action in play.at(due))
+
+
+def test_what_ends_after_our_signal_is_a_consequence_and_what_raised_before_is_not() -> None:
+    play = Play().running()
+    words = {"kind": "last-words", "final": False, "exception": "ValueError", "message": "x", "at": 900.0, "step": 3}
+    play.say(e.NoteRead(1, words), ending(1, End.KILL), e.Signalled([0, 1], 950.0))
+    play.say(exited(0, None, "SIGKILL"), exited(1, None, "SIGKILL"))
+    assert play.kinds() == [FailureKind.RAISED, FailureKind.ENDED_BY_US]
+
+
+def test_an_exception_that_was_handled_is_forgotten() -> None:
+    play = Play().running()
+    play.say(e.NoteRead(1, {"kind": "last-words", "final": False, "exception": "KeyError", "at": 900.0, "step": 3}))
+    play.say(e.DecksRead({0: deck(0, step=5), 1: deck(1, step=5)}), exited(0, 9))
+    assert play.kinds() == [FailureKind.EXITED]
+
+
+def test_failed_is_settled_when_the_words_are_final_or_a_second_is_over() -> None:
+    play = Play().running()
+    play.say(e.NoteRead(1, {"kind": "last-words", "final": True, "exception": "E", "at": 900.0, "step": 3}))
+    assert (play.doing, play.machine.state.settled) == (Doing.FAILED, False)
+    play.at(play.now + 1.1)
+    assert play.machine.state.settled
+
+
+def test_a_new_attempt_ends_the_old_one_first() -> None:
+    play = Play().running()
+    (kill,) = play.say(order(2))
+    assert isinstance(kill, a.KillAll)
+    (start,) = play.say(e.Swept([]))
+    assert isinstance(start, a.StartTorchrun)
+    assert play.machine.state.record.attempt == 2
+
+
+def test_an_attempt_that_is_over_is_not_begun_again() -> None:
+    play = Play().running()
+    play.say(ending(1, End.KILL), e.Swept([]))
+    assert play.say(order(1)) == []
+    assert play.doing == Doing.IDLE
+
+
+def test_an_order_to_be_idle_for_an_attempt_never_begun_is_seen() -> None:
+    play = Play()
+    assert play.say(ending(3, End.KILL)) == []
+    assert (play.doing, play.machine.state.seen) == (Doing.IDLE, 3)
+
+
+def test_a_port_taken_is_tried_three_times() -> None:
+    play = Play()
+    play.say(order(1), e.KeeperReady([]), e.Launched([0, 1]))
+    taken = e.TorchrunExited(1, None, 5.0, address_in_use=True, last_lines=["EADDRINUSE"])
+    assert isinstance(play.say(taken)[0], a.StartTorchrun)
+    assert isinstance(play.say(taken)[0], a.StartTorchrun)
+    play.say(taken)
+    assert (play.doing, play.kinds()) == (Doing.FAILED, [FailureKind.LAUNCH])
+
+
+def test_torchrun_dying_under_its_ranks_is_a_failure() -> None:
+    play = Play().running()
+    play.say(e.TorchrunExited(None, "SIGKILL", 5.0, address_in_use=False, last_lines=[]))
+    assert (play.doing, play.kinds()) == (Doing.FAILED, [FailureKind.SIGNALED])
+
+
+def test_finished_is_said_only_when_nothing_is_left() -> None:
+    play = Play().running()
+    (kill,) = play.say(exited(0, 0), exited(1, 0))
+    assert isinstance(kill, a.KillAll)
+    assert play.doing == Doing.RUNNING
+    play.say(e.Swept([]))
+    assert play.doing == Doing.FINISHED
+    play.say(e.OrderReceived(JobOrder(attempt=1, release=True)))
+    (release,) = play.say(e.Swept([]))
+    assert isinstance(release, a.Release)
+
+
+def test_a_rank_that_writes_the_last_file_alone_is_waited_for() -> None:
+    """Both did all steps; rank 1 is gone, rank 0 writes: not early after 5 s, but after exit_s."""
+    play = Play().running()
+    play.say(e.DecksRead({0: deck(0, completed=3), 1: deck(1, completed=3, flags=Flag.FINISHED)}), exited(1, 0))
+    play.at(play.now + 30.0)
+    assert play.doing == Doing.RUNNING
+    play.at(play.now + 31.0)
+    assert play.kinds() == [FailureKind.EARLY]
+
+
+def test_a_collection_is_asked_for_once_however_often_the_order_comes() -> None:
+    play = Play().running()
+    again = order(1, collect=2)
+    assert len(play.say(again, again, e.CollectEnded(2), again)) == 1
+
+
+def test_a_dead_keepers_attempt_is_over_when_its_successor_has_swept() -> None:
+    play = Play().running()
+    (keeper,) = play.say(e.KeeperLost())
+    assert isinstance(keeper, a.EnsureKeeper)
+    play.say(e.KeeperReady([]))
+    assert play.doing == Doing.IDLE
+
+
+@pytest.mark.parametrize("events", list(itertools.permutations(range(5), 5)))
+def test_no_order_of_orders_makes_an_illegal_move(events: tuple[int, ...]) -> None:
+    choices = [order(1), ending(1, End.SAVE), ending(1, End.KILL, collect=1), order(2), ending(2, End.TERM)]
+    play = Play().running()
+    for number in events:
+        play.say(choices[number], e.Swept([]), e.CollectEnded(1), e.DecksRead({0: deck(0), 1: deck(1)}))
+        play.machine.deadline()
+
+
+def test_the_machine_imports_nothing_that_acts() -> None:
+    for name in PURE:
+        for node in ast.walk(ast.parse((SOURCES / f"{name}.py").read_text())):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            assert not {part.split(".")[0] for part in names} & FORBIDDEN, name

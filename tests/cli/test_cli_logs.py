@@ -1,0 +1,164 @@
+"""Log files read from their end and as they grow, and `zrun logs` with its filters."""
+
+import json
+import threading
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from zrun.cli import logfiles, options
+from zrun.cli.main import main
+from zrun.core.errors import UsageError
+from zrun.core.runfolder import RunFolder
+
+MakeRun = Callable[..., RunFolder]
+
+
+WriteLog = Callable[..., None]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.text(max_size=90)), st.integers(0, 12), st.sampled_from([7, 64, 65536]), st.text(max_size=5))
+def test_reading_the_tail_equals_reading_the_whole_file(
+    tmp_path_factory: pytest.TempPathFactory, texts: list[str], count: int, block: int, unfinished: str
+) -> None:
+    path = tmp_path_factory.mktemp("tail") / "rank-0.jsonl"
+    path.write_bytes(
+        b"".join(json.dumps({"msg": t}).encode() + b"\n" for t in texts) + unfinished.encode().replace(b"\n", b"")
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(logfiles, "_BLOCK", block)
+        seen = [line["msg"] for line in logfiles.tail(path, count, lambda line: "a" not in line["msg"])]
+        every = [line["msg"] for line in logfiles.tail(path, None, lambda _: True)]
+        rest = logfiles.Growing(path, at_end=True).offset
+    wanted = [t for t in texts if "a" not in t]
+    assert every == texts
+    assert seen == (wanted[-count:] if count else [])
+    assert rest == path.read_bytes().rfind(b"\n") + 1
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.binary(max_size=30), max_size=12))
+def test_a_growing_file_gives_each_whole_line_once_however_it_is_written(
+    tmp_path_factory: pytest.TempPathFactory, pieces: list[bytes]
+) -> None:
+    path = tmp_path_factory.mktemp("grow") / "rank-0.jsonl"
+    growing = logfiles.Growing(path)
+    seen = growing.read()
+    for piece in pieces:
+        with path.open("ab") as file:
+            file.write(piece)
+        seen += growing.read(most=8)
+    while more := growing.read(most=8):
+        seen += more
+    whole = b"".join(pieces).split(b"\n")[:-1]
+    assert seen == [logfiles.parse(raw) for raw in whole]
+
+
+@pytest.fixture
+def run(make_run: MakeRun, write_log: WriteLog) -> RunFolder:
+    folder = make_run("gpt2-0000aa", state="FAILED", incidents=[{"id": 1, "class": "crash", "rank": 1, "attempt": 2}])
+    write_log(folder, 1, 0, ["old"])
+    for texts in ("a0", "b0", "c0"):
+        write_log(folder, 2, 0, [texts])
+        write_log(folder, 2, 1, [texts[0] + "1"])
+    write_log(folder, 2, 1, ["boom", "at line 3"], level="error", stream="stderr")
+    write_log(folder, 2, 0, ["echo"], level="error")
+    return folder
+
+
+def messages(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[str]:
+    assert main(["logs", "gpt2", *arguments]) == 0
+    return capsys.readouterr().out.splitlines()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["--rank", "1", "--stream", "stdout"], ["[rank 1] a1", "[rank 1] b1", "[rank 1] c1"]),
+        (["--node", "n0", "--level", "info", "--grep", "^[bc]"], ["[rank 0] b0", "[rank 0] c0"]),
+        (["--attempt", "1"], ["[rank 0] old"]),
+        (["--attempt", "all", "--rank", "0", "--grep", "old|a0"], ["[rank 0] old", "[rank 0] a0"]),
+        (["--first-error"], ["[rank 1] boom", "[rank 1] at line 3"]),
+        (["--level", "error", "--rank", "1"], ["[rank 1] boom", "[rank 1] at line 3"]),
+        (
+            ["--since", "2026-01-01T00:00:04.500Z", "--level", "info", "--stream", "stdout", "--rank", "0"],
+            ["[rank 0] c0", "[rank 0] echo"],
+        ),
+        (["--since", "1m"], []),
+    ],
+)
+def test_logs_shows_what_the_filters_ask_for(
+    run: RunFolder, capsys: pytest.CaptureFixture[str], arguments: list[str], expected: list[str]
+) -> None:
+    assert messages(capsys, *arguments) == expected
+
+
+def test_ranks_are_merged_by_time_and_json_lines_are_whole(run: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
+    assert messages(capsys, "--stream", "stdout", "--level", "info", "--grep", "^[abc]") == [
+        "[rank 0] a0", "[rank 1] a1", "[rank 0] b0", "[rank 1] b1", "[rank 0] c0", "[rank 1] c1",
+    ]  # fmt: skip
+    lines = messages(capsys, "--json", "--tail", "1")
+    assert json.loads(lines[0])["msg"] == "echo"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [(["--rank", "x"], 2), (["--grep", "("], 2), (["--attempt", "9"], 102), (["--since", "soon"], 2),
+     (["--attempt", "-1"], 2)],
+)  # fmt: skip
+def test_nonsense_is_refused_with_a_reason(
+    run: RunFolder, capsys: pytest.CaptureFixture[str], arguments: list[str], code: int
+) -> None:
+    assert main(["logs", "gpt2", *arguments]) == code
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_control_characters_of_a_job_do_not_reach_the_terminal(
+    make_run: MakeRun, write_log: WriteLog, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_log(make_run("gpt2-0000aa", state="FAILED"), 1, 0, ["\x1b[31mred\x1b[0m \x1b]0;title\x07\x9b \rback\ttab"])
+    assert messages(capsys) == ["[rank 0] \x1b[31mred\x1b[0m ]0;title\x9b back\ttab".replace("\x9b", "")]
+
+
+def test_following_ends_with_the_job_and_misses_and_doubles_no_line(
+    make_run: MakeRun, coordinator: Callable[..., Any], write_log: WriteLog, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = make_run("gpt2-0000aa", state="RUNNING")
+    write_log(folder, 1, 0, [f"old {n}" for n in range(50)])
+    fake = coordinator(folder)
+
+    def train() -> None:
+        for n in range(100):
+            write_log(folder, 1, 0, [f"new {n}"])
+        write_log(folder, 2, 0, ["second attempt"])
+        fake.finish("SUCCEEDED")
+
+    thread = threading.Thread(target=train)
+    thread.start()
+    seen = messages(capsys, "-f", "--tail", "0")
+    thread.join()
+    wanted = [*(f"old {n}" for n in range(50)), *(f"new {n}" for n in range(100)), "second attempt"]
+    assert seen == [f"[rank 0] {text}" for text in wanted]
+
+
+def test_times_that_people_type_are_understood() -> None:
+    now = datetime(2026, 1, 2, 12, 0, 0, tzinfo=UTC)
+    assert options.since("90m", now) == "2026-01-02T10:30:00.000Z"
+    assert options.since("2026-01-02T11:00:00+02:00", now) == "2026-01-02T09:00:00.000Z"
+    assert options.seconds("1h30m") == 5400.0
+    assert options.numbers("0,4-6", "rank") == [0, 4, 5, 6]
+    for nonsense in ("10", "1x", "", "m"):
+        with pytest.raises(UsageError):
+            options.seconds(nonsense)
+
+
+def test_no_log_file_is_no_error(make_run: MakeRun, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    make_run("gpt2-0000aa", state="STOPPED")
+    assert messages(capsys) == []
+    assert logfiles.tail(tmp_path / "none", 5, lambda _: True) == []

@@ -1,0 +1,142 @@
+"""Five hundred bad days of a small cluster, and the proof that the simulator would see it if a rule were missing."""
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.simulation.stories import play
+from tests.simulation.world import BrokenInvariantError, Bugs
+from zrun.core.ids import JobId
+from zrun.core.states import JobState
+from zrun.machine import ending, faults, nodes, orders, starting
+from zrun.machine.actions import Action
+from zrun.machine.events import Event, NodeHeard
+from zrun.machine.job import JobMachine
+
+STORIES = 500
+TRIES = 400
+"""A planted bug has to be caught by one of this many stories."""
+
+
+def test_five_hundred_stories_hold() -> None:
+    ends: Counter[JobState] = Counter()
+    faults_seen: Counter[str] = Counter()
+    for seed in range(STORIES):
+        job, _ = play(seed)
+        ends[job.state] += 1
+        faults_seen.update(incident.fault.value for incident in job.incidents)
+    assert ends[JobState.SUCCEEDED] > STORIES * 0.7
+    assert set(ends) >= {JobState.SUCCEEDED, JobState.STOPPED, JobState.PREEMPTED}
+    assert all(faults_seen[fault] > 50 for fault in ("crash", "hang", "node")), faults_seen
+
+
+@pytest.mark.long
+def test_ten_thousand_stories_hold() -> None:
+    for seed in range(STORIES, 10_000):
+        play(seed)
+
+
+def caught(bugs: Bugs | None = None, make: Callable[[JobId], JobMachine] = JobMachine) -> str:
+    """What the first story that notices the bug says."""
+    for seed in range(TRIES):
+        try:
+            play(seed, bugs, make)
+        except BrokenInvariantError as error:
+            return str(error).partition("\n")[0]
+    raise AssertionError(f"none of {TRIES} stories noticed")
+
+
+@pytest.mark.parametrize(
+    ("bugs", "seen_as"),
+    [
+        (Bugs(endings_said_once=True), "does not end"),
+        (Bugs(runs_said_once=True), "does not end"),
+        (Bugs(dead_self_obeyed=True), "two attempts alive"),
+        (Bugs(no_self_stop=True), "two attempts alive"),
+    ],
+)
+def test_a_bug_planted_outside_the_machine_is_caught(bugs: Bugs, seen_as: str) -> None:
+    assert seen_as in caught(bugs)
+
+
+def test_going_on_without_waiting_for_leases_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ending, "still_up", lambda _job: [])
+    monkeypatch.setattr(starting, "strays", lambda _job: [])
+    assert "two attempts alive" in caught()
+
+
+def test_taking_a_goodbye_for_the_end_of_a_lease_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    honest = nodes.down
+    monkeypatch.setattr(nodes, "down", lambda job, node: bool(node.silent or node.gone) or honest(job, node))
+    assert "two attempts alive" in caught()
+
+
+def test_not_seeing_that_an_agent_began_anew_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    honest = faults.check_member
+
+    def blind(turn: Any, node: Any) -> None:
+        seat = turn.job.current.seat_of(node.name) if turn.job.current else None
+        if seat is None or seat.boot == node.boot:
+            honest(turn, node)
+
+    monkeypatch.setattr(faults, "check_member", blind)
+    assert "does not end" in caught()
+
+
+def test_orders_to_a_dead_agent_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    def once(turn: Any, heard: str = "") -> None:
+        for node in turn.job.nodes.values():
+            node.order_boot = node.boot  # what its dead self was told counts as told
+        honest(turn, "")
+
+    honest = orders.give_orders
+    monkeypatch.setattr("zrun.machine.job.give_orders", once)
+    assert "does not end" in caught()
+
+
+def test_no_grace_for_agents_after_a_coordinator_restart_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    def hasty(turn: Any, event: Any) -> None:
+        honest(turn, event)
+        nodes.grace_over(turn)
+
+    honest = nodes.coordinator_started
+    monkeypatch.setattr(nodes, "coordinator_started", hasty)
+    assert "two attempts alive" in caught()
+
+
+def test_an_incident_that_is_never_closed_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(starting, "recovered", lambda _turn, _words: None)
+    monkeypatch.setattr("zrun.machine.turn.Turn.close_incident", lambda _turn, _words: None)
+    assert "still open" in caught()
+
+
+class Forgetful(JobMachine):
+    """Decides by something that is not in the journal."""
+
+    made = 0
+
+    def __init__(self, job: JobId) -> None:
+        super().__init__(job)
+        Forgetful.made += 1
+        self.life = Forgetful.made
+
+    def handle(self, event: Event, number: int, now: float) -> list[Action]:
+        actions = super().handle(event, number, now)
+        return actions[:-1] if self.life % 2 and isinstance(event, NodeHeard) else actions
+
+
+class Late(JobMachine):
+    """A deadline that is not the expression it is checked by."""
+
+    def deadline(self) -> float:
+        return super().deadline() - 1e-6
+
+
+def test_answers_that_replay_does_not_give_again_are_caught() -> None:
+    assert "replay differs" in caught(make=Forgetful)
+
+
+def test_a_deadline_that_differs_from_its_check_is_caught() -> None:
+    assert "reached and stays" in caught(make=Late)
