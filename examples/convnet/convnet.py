@@ -100,6 +100,9 @@ def main() -> None:
     digest = weights_digest(model)
     if chief:
         print(f"weights sha256={digest}", flush=True)
+    # Without a last barrier a rank may tear its group down while a thread of gloo still wants the GIL to let go of a
+    # tensor, and wait for that thread forever (seen with torch 2.13 where DDP holds the last reference).
+    dist.barrier()
     dist.destroy_process_group()
 
 

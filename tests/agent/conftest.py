@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import secrets
 import signal
 import subprocess
 import sys
@@ -26,7 +27,6 @@ from zrun.wire.order import Brief, Down, End, Ending, JobBrief, JobOrder, Launch
 from zrun.wire.report import Doing, Hello, JobReport, NodeReport
 
 STAND_INS = Path(__file__).with_name("stand_ins")
-JOB = "toy-abcdef"
 TOKEN = "0123456789abcdef"
 
 
@@ -124,12 +124,14 @@ class Place:
     run_dir: Path
     work: Path
     python: Path
+    job: str
+    """Of its own in each test: others may run on the same machine."""
 
     def brief(self, script: str, **spec: Any) -> JobBrief:
         (self.work / "train.py").write_text(script)
         spec = {"python": str(self.python), **spec}
         job = {"name": "toy", "run": ["train.py"], "workdir": str(self.work), **spec}
-        return JobBrief(JOB, str(self.run_dir), spec_to_dict(spec_from_dict(job)), dict(os.environ))
+        return JobBrief(self.job, str(self.run_dir), spec_to_dict(spec_from_dict(job)), dict(os.environ))
 
     @asynccontextmanager
     async def coordinator(self, brief: JobBrief, port: int = 0) -> AsyncIterator[FakeCoordinator]:
@@ -178,14 +180,15 @@ def place(tmp_path: Path) -> Iterator[Place]:
     python = tmp_path / "python"
     python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{STAND_INS / "torchrun.py"}" "$@"\n')
     python.chmod(0o755)
-    yield Place(run_dir, work, python)
-    for pid in bearers():
+    job = f"toy-{secrets.token_hex(3)}"
+    yield Place(run_dir, work, python, job)
+    for pid in bearers(job):
         os.kill(pid, signal.SIGKILL)
-    assert not left_in_shm()
+    assert not left_in_shm(job)
 
 
-def bearers() -> list[int]:
-    """Living processes of the toy job."""
+def bearers(job: str) -> list[int]:
+    """Living processes of one job."""
     found = []
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():
@@ -195,20 +198,20 @@ def bearers() -> list[int]:
             state = (entry / "stat").read_text().rpartition(")")[2].split()[0]
         except OSError:
             continue
-        if f"ZRUN_MARK={JOB}/".encode() in environ and state not in "ZX":
+        if f"ZRUN_MARK={job}/".encode() in environ and state not in "ZX":
             found.append(int(entry.name))
     return found
 
 
-def left_in_shm() -> list[str]:
-    return [path.name for path in Path("/dev/shm").glob(f"zrun-{JOB}-*")]
+def left_in_shm(job: str) -> list[str]:
+    return [path.name for path in Path("/dev/shm").glob(f"zrun-{job}-*")]
 
 
 @pytest.fixture
-def living() -> Callable[[], list[int]]:
-    return bearers
+def living(place: Place) -> Callable[[], list[int]]:
+    return lambda: bearers(place.job)
 
 
 @pytest.fixture
-def shared_memory() -> Callable[[], list[str]]:
-    return left_in_shm
+def shared_memory(place: Place) -> Callable[[], list[str]]:
+    return lambda: left_in_shm(place.job)

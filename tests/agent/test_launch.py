@@ -93,7 +93,9 @@ def test_the_kernels_kills_for_memory_are_counted(tmp_path: Path, text: str) -> 
 
 
 def test_equal_stacks_stand_once() -> None:
-    text = evidence.grouped({0: "Thread 0x7f01\n f", 1: "Thread 0x7f02\n f", 2: "Thread 0x7f03\n g", 3: "Thread 0x1\n f"})
+    text = evidence.grouped(
+        {0: "Thread 0x7f01\n f", 1: "Thread 0x7f02\n f", 2: "Thread 0x7f03\n g", 3: "Thread 0x14\n f"}
+    )
     assert text.startswith("== ranks 0-1, 3 ==\n")
     assert "== rank 2 ==" in text
     assert text.count(" f") == 1

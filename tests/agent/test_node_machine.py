@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from zrun.agent import node_actions as a, node_events as e
+from zrun.agent import node_actions as a
+from zrun.agent import node_events as e
 from zrun.agent.node_machine import NodeMachine
 from zrun.core.deck import Flag, Phase, StopKind
 from zrun.core.deck_reader import DeckState
@@ -135,6 +136,7 @@ def test_term_becomes_kill_when_the_time_is_over() -> None:
     assert pages.ask.kind == StopKind.STOP
     assert term == a.SignalRanks([0, 1], "TERM", "why")
     due = play.machine.deadline()
+    assert due is not None
     assert due == pytest.approx(play.now + 3.0)
     assert play.at(due - 0.01) == []
     assert isinstance(play.at(due)[0], a.KillAll)
@@ -239,9 +241,9 @@ def test_finished_is_said_only_when_nothing_is_left() -> None:
     play = Play().running()
     (kill,) = play.say(exited(0, 0), exited(1, 0))
     assert isinstance(kill, a.KillAll)
-    assert play.doing == Doing.RUNNING
+    assert play.doing.value == "running"
     play.say(e.Swept([]))
-    assert play.doing == Doing.FINISHED
+    assert play.doing.value == "finished"
     play.say(e.OrderReceived(JobOrder(attempt=1, release=True)))
     (release,) = play.say(e.Swept([]))
     assert isinstance(release, a.Release)

@@ -5,7 +5,8 @@ from collections import deque
 from pathlib import Path
 from typing import Any
 
-from hypothesis import HealthCheck, given, settings, strategies as st
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from zrun.agent.log_file import LogFile
 from zrun.agent.log_lines import Place, to_line

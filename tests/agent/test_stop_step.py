@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass, field
 
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from zrun.agent.stop_step import Place, StopAsk, follow, propose
 from zrun.core.deck import StopKind

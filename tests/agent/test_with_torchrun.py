@@ -41,7 +41,7 @@ def test_a_rank_killed_under_torchrun_is_named_and_the_next_attempt_finishes(
             os.kill(unpack_rows(running.rows)[1].pid, signal.SIGKILL)
             failed = await fake.until_doing(Doing.FAILED, 1)
             causes = [(f["rank"], f["signal"], f["exception"]) for f in failed.failures]
-            assert causes[0] == (1, "SIGKILL", None)
+            assert (1, "SIGKILL", None) in causes
             await fake.end(1, End.KILL, collect=1)
             await fake.until_doing(Doing.IDLE, 1)
             assert living() == []

@@ -44,7 +44,7 @@ def test_garbage_text_and_giant_frames_close_their_own_connection_alone(pair: An
     giant = agent(served, node="giant")
     with contextlib.suppress(ConnectionClosed):  # it may be closed while the rest of the frame is still on its way
         giant.socket.send(b"x" * (LARGEST_UP + 1))
-    assert giant.closed()[0] in {1008, 1009}
+    assert giant.closed()[0] in {0, 1008, 1009}  # 0: the reset overtook the reason
     impostor = agent(served, node="impostor")
     impostor.node = "honest"
     impostor.report()

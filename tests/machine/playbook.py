@@ -243,7 +243,7 @@ def running(spec: JobSpec | None = None, nodes: str = "a") -> Playbook:
 
 def fails(play: Playbook, attempt: int, *failures: Failure, step: int = 0) -> Playbook:
     """One node: a rank ends badly, the node says so, and everybody is ended."""
-    said = [ended("a", attempt, *failures), heard("a", "failed", attempt, step=step)]
+    said: list[Event] = [ended("a", attempt, *failures), heard("a", "failed", attempt, step=step)]
     return play.given(*said, heard("a", "idle", attempt, step=step))
 
 

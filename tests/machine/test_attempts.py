@@ -1,7 +1,6 @@
 """How attempts begin, get going, survive the loss of ranks and nodes, and finish."""
 
 import pytest
-
 from tests.machine.playbook import (
     After,
     Playbook,
@@ -26,10 +25,10 @@ from tests.machine.playbook import (
     submitted,
     verified,
 )
+
 from zrun.core.failure import Failure, FailureKind
 from zrun.core.states import FaultClass, JobState
 from zrun.machine.events import CoordinatorStarted, Suspended
-from zrun.machine.moves import Stage
 from zrun.spec.job import Restart
 
 

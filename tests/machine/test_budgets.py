@@ -3,7 +3,6 @@
 from typing import Any
 
 import pytest
-
 from tests.machine.playbook import (
     After,
     Playbook,
@@ -21,6 +20,7 @@ from tests.machine.playbook import (
     submitted,
     verified,
 )
+
 from zrun.core.failure import Failure, FailureKind
 from zrun.core.states import FaultClass, JobState
 from zrun.machine.budget import left
@@ -243,7 +243,9 @@ def test_a_batch_that_ended_two_attempts_on_the_same_rank_is_skipped() -> None:
     assert (order.run.attempt, order.run.quarantined) == (3, ["e0-s000061-7f3a9c21"])
 
 
-@pytest.mark.parametrize("more", [{"phase": "eval"}, {"phase": "save"}, {"kind": "signaled"}, {"rank": 0}, {"done": 61}])
+@pytest.mark.parametrize(
+    "more", [{"phase": "eval"}, {"phase": "save"}, {"kind": "signaled"}, {"rank": 0}, {"done": 61}]
+)
 def test_what_is_not_the_batch_does_not_quarantine_it(more: dict[str, Any]) -> None:
     play = running()
     fails(play, 1, poisoned(), step=60)

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
 from tests.machine.playbook import JOB, heard, killed, raised, spec_of, submitted, suspects
+
 from zrun.machine.actions import Action, CloseIncident, Finish, OpenIncident
 from zrun.machine.events import (
     AttemptStarted,

@@ -3,8 +3,8 @@
 from typing import Any
 
 import pytest
-
 from tests.machine.playbook import spec_of
+
 from zrun.machine.placement import choose
 from zrun.machine.state import Member
 from zrun.spec.job import JobSpec, Placement

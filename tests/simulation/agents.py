@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tests.simulation.world import LEASE_S, MARGIN_S, STEP_S, TOTAL_STEPS, Training, World
+
 from zrun.core.failure import Failure, FailureKind
 from zrun.wire.order import End, JobOrder, LaunchPlan
 from zrun.wire.report import Doing
@@ -40,7 +41,7 @@ class Agent:
         self.name = name
         self.submit = submit
         self.peers: dict[str, Agent] = {}
-        self.lives = self.stopped_itself = 0
+        self.lives = 0
         self.up = False
         self.begin()
 
@@ -210,7 +211,7 @@ class Agent:
         unreachable = self.name in self.world.cut or any(not p.up or p.name in self.world.cut for p in others)
         if unreachable or self.world.coordinator_up:
             self.world.tell(f"{self.name}: cut off, ends its own workers")
-            self.stopped_itself += 1
+            self.world.stopped_themselves += 1
             self.end()
 
     def die(self, away_s: float) -> None:

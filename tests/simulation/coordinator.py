@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from tests.simulation.agents import Agent, Report, without
 from tests.simulation.world import LEASE_S, BrokenInvariantError, World
+
 from zrun.core.ids import JobId
 from zrun.machine.actions import Action, CloseIncident, Give, OpenIncident
 from zrun.machine.events import (
@@ -202,7 +203,9 @@ class Coordinator:
             self.progress = (current.number, step, self.world.now)
         if step > resumed and current.started_at is None:
             self.emit(AttemptStarted(current.number, resumed + 1, resumed, f"step-{resumed}" if resumed else None))
-        if step > max(resumed, self.job.best_step) and (step % 20 == 0 or any(r.doing is not Doing.RUNNING for r in reports)):
+        if step > max(resumed, self.job.best_step) and (
+            step % 20 == 0 or any(r.doing is not Doing.RUNNING for r in reports)
+        ):
             self.emit(ProgressVerified(current.number, step))
         newest = max((c.step for c in self.job.checkpoints), default=0)
         if self.world.saved_step > newest:

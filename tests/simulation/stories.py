@@ -1,10 +1,13 @@
 """One seed is one story: a small cluster, one job, a bad day. The story has to end, and nothing forbidden may happen."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 
 from tests.simulation.agents import Agent
 from tests.simulation.coordinator import JOB, Coordinator
 from tests.simulation.world import CALM, LEASE_S, BrokenInvariantError, Bugs, Chances, World
+
 from zrun.core.failure import FailureKind
 from zrun.core.ids import JobId
 from zrun.machine.events import Command
@@ -18,32 +21,47 @@ TROUBLE_S = 40.0
 LIMIT_S = 600.0
 
 
+ANYTHING = ("crash", "crash", "hang", "cut", "cut", "agent", "agent", "coordinator", "pair")
+"""What may happen to somebody, by weight."""
+
+
+@dataclass(frozen=True)
+class Plot:
+    """What the story is about; None = by chance."""
+
+    network: Chances | None = None
+    troubles: tuple[str, ...] = ANYTHING
+    how_many: int | None = None
+    nodes: int | None = None
+    commands: bool = True
+
+
 def play(
-    seed: int, bugs: Bugs | None = None, make: Callable[[JobId], JobMachine] = JobMachine, network: Chances | None = None
+    seed: int, bugs: Bugs | None = None, make: Callable[[JobId], JobMachine] = JobMachine, plot: Plot | None = None
 ) -> tuple[Job, World]:
     """Raises BrokenInvariantError, with the story, if something went wrong."""
-    world = World(seed, bugs or Bugs())
-    world.network = network or world.network
+    world, plot = World(seed, bugs or Bugs()), plot or Plot()
+    world.network = plot.network or world.network
     try:
-        return _play(world, make), world
+        return _play(world, make, plot), world
     except AssertionError as error:
         story = "\n".join(world.story[-60:])
         raise BrokenInvariantError(f"seed {seed}: {error}\n{story}") from error
 
 
-def _play(world: World, make: Callable[[JobId], JobMachine]) -> Job:
-    nodes = world.chance.choice([1, 2, 3, 3])
+def _play(world: World, make: Callable[[JobId], JobMachine], plot: Plot) -> Job:
+    nodes = plot.nodes or world.chance.choice([1, 2, 3, 3])
     coordinator = Coordinator(world, _spec(world, nodes), make)
     for name in "abcd"[: nodes + 1]:
-        agent = Agent(world, name, coordinator.receive)
-        coordinator.agents[name] = agent
+        coordinator.agents[name] = Agent(world, name, coordinator.receive)
     for agent in coordinator.agents.values():
         agent.peers = coordinator.agents
-    for _ in range(world.chance.randint(0, 7)):
-        world.after(world.chance.random() * TROUBLE_S, lambda: _trouble(world, coordinator))
-    if world.chance.random() < 0.3:
+    for _ in range(world.chance.randint(0, 7) if plot.how_many is None else plot.how_many):
+        kind = world.chance.choice(plot.troubles)
+        world.after(world.chance.random() * TROUBLE_S, partial(_trouble, world, coordinator, kind))
+    if plot.commands and world.chance.random() < 0.3:
         what = world.chance.choice(["stop", "stop_now", "preempt", "restart", "restart", "save"])
-        world.after(world.chance.random() * TROUBLE_S, lambda: _command(coordinator, what))
+        world.after(world.chance.random() * TROUBLE_S, partial(_command, coordinator, what))
     world.after(2 * TROUBLE_S, lambda: setattr(world, "network", CALM))
     world.run(lambda: coordinator.up and coordinator.job.over, LIMIT_S)
     _ended_well(world, coordinator)
@@ -66,10 +84,10 @@ def _command(coordinator: Coordinator, what: str) -> None:
         coordinator.emit(Command(what, "a person"))
 
 
-def _trouble(world: World, coordinator: Coordinator) -> None:
+def _trouble(world: World, coordinator: Coordinator, kind: str) -> None:
     """One bad thing happens to somebody."""
     agent = world.chance.choice(list(coordinator.agents.values()))
-    match world.chance.choice(["crash", "crash", "hang", "cut", "cut", "agent", "agent", "coordinator", "pair"]):
+    match kind:
         case "crash":
             agent.fail(FailureKind.SIGNALED, signal="SIGKILL")
         case "hang":
@@ -79,6 +97,11 @@ def _trouble(world: World, coordinator: Coordinator) -> None:
         case "agent":
             if agent.up:
                 agent.die(world.chance.choice([0.2, 2.0, 8.0]))
+        case "reboot":
+            if agent.up:
+                agent.die(0.05)
+        case "coordinator away":
+            coordinator.crash(10 * LEASE_S)
         case "coordinator":
             coordinator.crash(world.chance.choice([0.5, 5.0, 12.0]))
         case "pair":

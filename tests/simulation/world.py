@@ -72,6 +72,8 @@ class World:
         """Nodes that neither coordinator nor peers can reach."""
         self.coordinator_up = False
         self.coordinator_since = 0.0
+        self.stopped_themselves = 0
+        """How often an agent took itself for cut off."""
         self.training: dict[int, Training] = {}
         self.story: list[str] = []
         pick = self.chance.choice

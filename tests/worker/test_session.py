@@ -70,7 +70,7 @@ def end_of(text: str) -> str:
     return found[0]
 
 
-def finished(stage: Stage, process: Ranks) -> None:
+def finished(stage: Stage, process: Ranks | subprocess.Popen[bytes]) -> None:
     assert process.wait(120) == 0, stage.story()
 
 
@@ -122,7 +122,7 @@ def test_two_ranks_killed_and_resumed_end_with_the_same_losses_and_weights(
 def test_the_deck_follows_a_session(make_stage: MakeStage) -> None:
     stage = make_stage(2, settings=RankSettings(save_every_steps=None, save_initial=False))
     toy(stage, "with run.phase('tokenize'): time.sleep(PAUSE)")
-    process = stage.launch("train.py", "6", "0.1")
+    process = stage.torchrun("train.py", "6", "0.1")
     seen = set()
     while process.poll() is None:
         state = stage.deck().read()

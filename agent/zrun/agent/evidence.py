@@ -26,7 +26,7 @@ LIMIT_S: Final = 3.0
 ANSWER_S: Final = 0.5
 QUIET_S: Final = 0.05
 """A dump that did not grow for so long is whole."""
-_ADDRESSES: Final = re.compile(r"0x[0-9a-f]+|\b(pid|thread|Process|Thread)[ :]*\d+", re.IGNORECASE)
+_ADDRESSES: Final = re.compile(r"\b(pid|process|thread)[ :]*(0x[0-9a-f]+|\d+)|0x[0-9a-f]+", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,6 +60,7 @@ class JobOnNode:
         self._events: deque[e.NodeEvent] = deque()
         self._feeding = False
         self._tasks: set[asyncio.Task[None]] = set()
+        self._closing = False
         self._left_over_read = False
         self._lease_s = 0.0
         self._essence: tuple[object, ...] = ()
@@ -121,6 +122,7 @@ class JobOnNode:
 
     async def close(self) -> None:
         """End what is left through the keeper, read the last output, forget secrets."""
+        self._closing = True
         for task in [*self._tasks]:
             task.cancel()
         if self._keeper is not None:
@@ -272,7 +274,7 @@ class JobOnNode:
                 self.feed(e.Swept(line["left"]))
             case "waiting":
                 self._log.warning("an earlier keeper still ends its processes", lock=line["lock"])
-            case "lost":
+            case "lost" if not self._closing:
                 self._keeper = None
                 self.feed(e.KeeperLost())
 

@@ -72,6 +72,8 @@ class Keeper:
         self._lease_s = 3.0
         self._agent_gone = ""
         self._quit = False
+        self._woken_unix = time.time()
+        """When the keeper last woke: nearer to a death it then sees than the moment at which it tells of it."""
         self._lock_fd: int | None = None
 
     def run(self) -> int:
@@ -116,6 +118,7 @@ class Keeper:
 
     def _turn(self, *, quick: bool = False) -> None:
         ready = self._selector.select(QUICK_S if quick or self._expecting else POLL_S)
+        self._woken_unix = time.time()
         for key, _ in ready:
             if key.fileobj is self._control:
                 self._read_control()
@@ -242,7 +245,7 @@ class Keeper:
         code, by = (None, None) if status is None else proc_table.split_status(status)
         said = "exited" if watched.rank is None else "rank-exited"
         self._say(said=said, name=watched.name, rank=watched.rank, pid=watched.proc.pid, exit_code=code, signal=by,
-                  known=status is not None, at=time.time())  # fmt: skip
+                  known=status is not None, at=self._woken_unix)  # fmt: skip
 
     def _signal(self, ranks: list[int], number: int) -> None:
         for watched in self._watched.values():
@@ -264,6 +267,7 @@ class Keeper:
             for proc in ours:
                 proc_table.send(proc, signal.SIGKILL)
             time.sleep(QUICK_S / 4)
+            self._woken_unix = time.time()
             self._look_at_ended([w.pidfd for w in self._watched.values()])
             self._reap()
         self._reap()

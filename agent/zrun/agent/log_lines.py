@@ -6,7 +6,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
-_ERROR: Final = re.compile(r"\b(ERROR|CRITICAL|FATAL)\b|^Traceback \(most recent call last\)|^Fatal Python error")
+_ERROR: Final = re.compile(
+    r"\b(ERROR|CRITICAL|FATAL)\b"
+    r"|^(\[rank\d+\]: *)?(Traceback \(most recent call last\)|Fatal Python error|[\w.]*Error: )"
+)
 _WARNING: Final = re.compile(r"\bWARN(ING)?\b|\b[A-Za-z]*Warning: ")
 _LEVELS: Final = {
     "debug": "debug", "trace": "debug", "info": "info", "notice": "info", "warn": "warning", "warning": "warning",

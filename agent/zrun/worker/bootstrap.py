@@ -10,6 +10,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable
+from functools import partial
 
 from zrun.core import env
 from zrun.core.deck import Flag, Phase
@@ -63,8 +64,13 @@ def _load(arguments: list[str]) -> Callable[[], None]:
         print("usage: python -m zrun.worker SCRIPT ARGS | -m MODULE ARGS", file=sys.stderr)
         raise SystemExit(2)
     if arguments[0] == "-m":
-        return load_module(arguments[1], arguments[2:])
+        return partial(_run_module, arguments[1], arguments[2:])
     return load_script(arguments[0], arguments[1:])
+
+
+def _run_module(name: str, arguments: list[str]) -> None:
+    """Looked for only after the seeds are set: finding a module imports the packages it lies in."""
+    load_module(name, arguments)()
 
 
 def _ready_torch(rank: ThisRank) -> None:

@@ -3,7 +3,8 @@
 They see what patches of torch.distributed miss: DDP's reducer, FSDP2, functional collectives. A kernel sits at the
 BackendSelect key (below autograd, above every backend), notes the arrival, hands on and keeps the Work. The rank has
 left when the Work is completed: that is looked at on the next arrival, at step ends and every 50 ms, so a rank
-that waits in `work.wait()` counts as inside. A Work that cannot tell is over when the rank does the next thing. It costs about 15 µs a collective. It knows nothing about hangs.
+that waits in `work.wait()` counts as inside. A Work that cannot tell is over when the rank does the next thing.
+It costs about 15 µs a collective. It knows nothing about hangs.
 """
 
 import threading

@@ -75,14 +75,9 @@ class Papers:
     def _write_incident(self, incident: Incident) -> None:
         place = self.folder.incident(incident.number)
         self._put(place / "incident.json", self._incident_view(incident.number))
-        if incident.suspected is not None:
-            self._put(place / "roll-call.txt", incident.suspected.roll_call + "\n")
-        words = [_last_words(f.headline(), f.traceback) for f in incident.failures if f.exception or f.traceback]
-        if words:
-            self._put(place / "last-words.txt", "\n".join(words))
-        lines = [f"--- rank {f.rank}\n" + "\n".join(f.last_lines) + "\n" for f in incident.failures if f.last_lines]
-        if lines:
-            self._put(place / "last-lines.txt", "\n".join(lines))
+        for name, text in evidence_texts(incident).items():
+            if text:
+                self._put(place / f"{name.replace('_', '-')}.txt", text)
 
     def _put(self, path: Path, value: Any) -> None:
         value = self._redactor.value(value)
@@ -140,6 +135,15 @@ def _where_it_ended(path: Path) -> tuple[int, int]:
             break
         last, count = number, count + 1
     return last, count
+
+
+def evidence_texts(incident: Incident) -> dict[str, str]:
+    """roll_call, last_words and last_lines as people read them; empty where there is none."""
+    ended = incident.failures
+    words = [_last_words(f.headline(), f.traceback) for f in ended if f.exception or f.traceback]
+    lines = [f"--- rank {f.rank}\n" + "\n".join(f.last_lines) + "\n" for f in ended if f.last_lines]
+    roll_call = incident.suspected.roll_call + "\n" if incident.suspected is not None else ""
+    return {"roll_call": roll_call, "last_words": "\n".join(words), "last_lines": "\n".join(lines)}
 
 
 def _last_words(headline: str, traceback: str | None) -> str:

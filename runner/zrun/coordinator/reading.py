@@ -15,6 +15,7 @@ from fastapi import Path as InPath
 from zrun.coordinator import logs, stacks
 from zrun.coordinator.fleet import Fleet
 from zrun.coordinator.held import HeldJob
+from zrun.coordinator.papers import evidence_texts
 from zrun.core.errors import NotFoundError, UsageError
 from zrun.core.manifest import scan
 from zrun.machine.state import Job
@@ -64,8 +65,9 @@ def reading_router(fleet: Fleet) -> APIRouter:
         """One incident with the texts of its evidence."""
         if number > len(held.state.incidents):
             raise NotFoundError(f"{held.id} has no incident {number}", f"`zrun incidents {held.id}` lists them")
-        evidence = await asyncio.to_thread(stacks.evidence, held.folder.incident(number))
-        return {**held.views.incident(number), "job": held.id, **evidence}
+        taken = await asyncio.to_thread(stacks.evidence, held.folder.incident(number))
+        told = evidence_texts(held.state.incidents[number - 1])
+        return {**held.views.incident(number), "job": held.id, **told, **taken}
 
     @router.get("/{job}/stacks")
     async def newest_stacks(held: HeldJob = found) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Reading evidence that agents put into a run's folder: stacks grouped by equal stack, and the texts of an incident.
+"""Reading evidence that agents put into a run's folder: stacks, grouped by equal stack.
 
 Names come from listing the folders, never from a request; what is not a plain file is passed over.
 """
@@ -13,7 +13,6 @@ LARGEST_TEXT: Final = 256 << 10
 _RANK: Final = re.compile(r"rank-(\d+)(\.[a-z-]+)*")
 _TAKEN: Final = re.compile(r"\d{8}-\d{6}-\d{3}")
 _ADDRESS: Final = re.compile(r"0x[0-9a-f]{4,}")
-TEXTS: Final = {"roll_call": "roll-call.txt", "last_words": "last-words.txt", "last_lines": "last-lines.txt"}
 
 
 def folder_of(folder: RunFolder) -> Path:
@@ -32,9 +31,9 @@ def newest(folder: RunFolder) -> dict[str, Any] | None:
 
 
 def evidence(incident: Path) -> dict[str, Any]:
+    """The stacks of all ranks at the time of the incident."""
     by_rank = read(incident / "stacks")
-    texts = {key: _text(incident / name) for key, name in TEXTS.items()}
-    return {**texts, "stacks": by_rank, "stack_groups": groups(by_rank)}
+    return {"stacks": by_rank, "stack_groups": groups(by_rank)}
 
 
 def read(place: Path) -> dict[str, str]:

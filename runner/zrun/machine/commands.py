@@ -29,7 +29,7 @@ def obey(turn: Turn, command: Command) -> None:
         case "stop":
             _leave(turn, Wish("stop", End.SAVE, spec.stop_grace_s, f"stop was asked for{who}"))
         case "stop_now":
-            _leave(turn, Wish("stop", End.KILL, KILL_S, f"stop at once was asked for{who}"))
+            _leave(turn, Wish("stop", End.KILL, KILL_S, f"stop at once was asked for{who}", by_force=True))
         case "preempt":
             preempt(turn, command.within_s, f"preemption was asked for{who}")
         case "restart":
@@ -108,10 +108,11 @@ def _tighten(turn: Turn, old: Wish, new: Wish) -> None:
     what = "stop" if "stop" in {old.what, new.what} else old.what
     how = End.KILL if End.KILL in {old.how, new.how} else old.how
     within = min(old.within_s, new.within_s)
-    if (what, how, within) == (old.what, old.how, old.within_s):
+    force = old.by_force or new.by_force
+    if (what, how, within, force) == (old.what, old.how, old.within_s, old.by_force):
         turn.record("command-ignored", what=new.what, why=f"under way already: {old.why}")
         return
-    turn.job.wish = Wish(what, how, within, new.why, timed_out=old.timed_out)
+    turn.job.wish = Wish(what, how, within, new.why, old.timed_out, force)
     turn.wake_in(STOP, within + GUARD_S)
     turn.say(new.why)
 

@@ -57,6 +57,9 @@ def leave(turn: Turn) -> None:
     outcome: Outcome = "preempted" if wish.what == "preempt" else "stopped"
     _over(turn, attempt, outcome, own)
     words = f"{wish.why}; {_saved(turn, attempt)}"
+    given_up = [node.name for node in members(job) if node.silent]
+    if given_up:
+        words += f"; {', '.join(given_up)} did not answer, so its workers may still be alive"
     if own is not None:
         words += f"; meanwhile {own.headline}"
     if wish.what == "restart":

@@ -10,7 +10,6 @@ from zrun.machine.events import CoordinatorStarted, NodeGone, NodeHeard, NodeSil
 from zrun.machine.moves import ORDERED, TRAINING
 from zrun.machine.state import Job, Member
 from zrun.machine.turn import Turn
-from zrun.wire.order import End
 from zrun.wire.report import Doing
 
 RECONNECT_S: Final = 10.0
@@ -95,7 +94,7 @@ def lost(job: Job, node: Member) -> bool:
     """Its lease is over, and that is enough to go on without it."""
     if not node.silent or job.current is None or job.spec is None:
         return False
-    given_up = job.wish is not None and job.wish.what == "stop" and job.wish.how is End.KILL
+    given_up = job.wish is not None and job.wish.by_force
     return len(job.current.seats) > 1 or job.spec.restart.fence == "lease" or given_up
 
 

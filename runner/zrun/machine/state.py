@@ -152,10 +152,12 @@ class Wish:
     within_s: float
     why: str
     timed_out: bool = False
+    by_force: bool = False
+    """A person said at once: a silent node is given up."""
 
     def at_once(self) -> "Wish":
         """The same, but nothing more is expected of the processes."""
-        return Wish(self.what, End.KILL, 2.0, self.why, self.timed_out)
+        return Wish(self.what, End.KILL, 2.0, self.why, self.timed_out, self.by_force)
 
 
 @dataclass(slots=True)

@@ -59,7 +59,9 @@ class Rank:
 
     def _at_stop_step(self, number: int) -> None:
         request = self.deck.stop_request()
-        while request is not None and request.step == number and not request.confirmed and time.time() < request.deadline:
+        while (
+            request is not None and request.step == number and not request.confirmed and time.time() < request.deadline
+        ):
             self.deck.acknowledge(request.sequence)
             time.sleep(0.005)
             request = self.deck.stop_request()
