@@ -191,12 +191,26 @@ def test_an_exception_that_was_handled_is_forgotten() -> None:
     assert play.kinds() == [FailureKind.EXITED]
 
 
-def test_failed_is_settled_when_the_words_are_final_or_a_second_is_over() -> None:
+def words(final: bool) -> e.NoteRead:
+    return e.NoteRead(1, {"kind": "last-words", "final": final, "exception": "E", "at": 900.0, "step": 3})
+
+
+def test_failed_is_settled_soon_after_the_final_words() -> None:
     play = Play().running()
-    play.say(e.NoteRead(1, {"kind": "last-words", "final": True, "exception": "E", "at": 900.0, "step": 3}))
+    play.say(words(final=True))
     assert (play.doing, play.machine.state.settled) == (Doing.FAILED, False)
-    play.at(play.now + 1.1)
+    play.at(play.now + 0.2)
     assert play.machine.state.settled
+
+
+def test_an_exception_still_in_flight_is_waited_for_a_second() -> None:
+    play = Play().running()
+    play.say(words(final=False), exited(0, 1))
+    play.at(play.now + 0.8)
+    assert not play.machine.state.settled
+    play.at(play.now + 0.2)
+    assert play.machine.state.settled
+    assert len(play.kinds()) == 2
 
 
 def test_a_new_attempt_ends_the_old_one_first() -> None:

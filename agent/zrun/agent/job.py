@@ -261,6 +261,8 @@ class JobOnNode:
                 self.feed(e.RankSeen(line["rank"], line["pid"]))
             case "rank-exited":
                 self._rank_exited(line)
+            case "exited" | "not-spawned" if self._keeper is None or line["id"] != self._keeper.spawned:
+                pass  # of something spawned earlier
             case "exited" if line["name"] == "torchrun":
                 self._torchrun_exited(line)
             case "exited":

@@ -42,6 +42,8 @@ class Watched:
     pidfd: int
     name: str
     rank: int | None = None
+    spawn: int = 0
+    """The agent's number for what it had spawned."""
 
 
 @dataclass(slots=True)
@@ -164,7 +166,7 @@ class Keeper:
                 self._quit = True
 
     def _spawn(self, order: dict[str, Any]) -> None:
-        """argv, env, cwd, log, name; with `ranks` = [first, count] its children are watched as ranks."""
+        """argv, env, cwd, log, name, id; with `ranks` = [first, count] its children are watched as ranks."""
         name = order["name"]
         try:
             with Path(order["log"]).open("ab") as log:
@@ -173,19 +175,23 @@ class Keeper:
                     stderr=subprocess.STDOUT, start_new_session=True,
                 )  # fmt: skip
         except OSError as error:
-            self._say(said="not-spawned", name=name, error=str(error))
+            self._say(said="not-spawned", name=name, id=order["id"], error=str(error))
             return
         child.returncode = 0  # reaped by waitpid(-1) below; Popen shall not wait for it
         found = proc_table.stat(child.pid)
-        self._watch(Proc(child.pid, found.started if found else 0), name, None)
+        self._watch(Proc(child.pid, found.started if found else 0), name, None, order["id"])
         if "ranks" in order:
             first, count = order["ranks"]
             self._expecting = Expecting(child.pid, first, count, time.monotonic())
-        self._say(said="spawned", name=name, pid=child.pid)
+        self._say(said="spawned", name=name, id=order["id"], pid=child.pid)
 
-    def _watch(self, proc: Proc, name: str, rank: int | None) -> None:
-        pidfd = os.pidfd_open(proc.pid)
-        self._watched[proc.pid] = Watched(proc, pidfd, name, rank)
+    def _watch(self, proc: Proc, name: str, rank: int | None, spawn: int = 0) -> None:
+        try:
+            pidfd = os.pidfd_open(proc.pid)
+        except OSError:  # ended, and already reaped by its parent
+            self._tell_end(Watched(proc, -1, name, rank, spawn), None)
+            return
+        self._watched[proc.pid] = Watched(proc, pidfd, name, rank, spawn)
         self._selector.register(pidfd, selectors.EVENT_READ)
 
     def _find_ranks(self) -> None:
@@ -242,10 +248,15 @@ class Keeper:
         self._selector.unregister(watched.pidfd)
         os.close(watched.pidfd)
         del self._watched[watched.proc.pid]
+        self._tell_end(watched, status)
+
+    def _tell_end(self, watched: Watched, status: int | None) -> None:
         code, by = (None, None) if status is None else proc_table.split_status(status)
         said = "exited" if watched.rank is None else "rank-exited"
-        self._say(said=said, name=watched.name, rank=watched.rank, pid=watched.proc.pid, exit_code=code, signal=by,
-                  known=status is not None, at=self._woken_unix)  # fmt: skip
+        self._say(
+            said=said, name=watched.name, id=watched.spawn, rank=watched.rank, pid=watched.proc.pid, exit_code=code,
+            signal=by, known=status is not None, at=self._woken_unix,
+        )  # fmt: skip
 
     def _signal(self, ranks: list[int], number: int) -> None:
         for watched in self._watched.values():
@@ -262,24 +273,33 @@ class Keeper:
 
     def _kill_all(self) -> list[str]:
         """Everything of the job, at once and until it is gone; then its shared memory. What stays, in words."""
+        try:
+            left = [f"process {proc.pid} cannot be killed" for proc in self._kill_processes()]
+        finally:
+            swept = self._sweep()
+        self._heard = self._clock.time
+        return left + swept
+
+    def _kill_processes(self) -> list[Proc]:
+        """Returns those that could not be ended in time."""
         deadline = time.monotonic() + KILL_LIMIT_S
-        while (ours := self._ours()) and time.monotonic() < deadline:
+        self._expecting = None
+        while ((ours := self._ours()) or self._watched) and time.monotonic() < deadline:
             for proc in ours:
                 proc_table.send(proc, signal.SIGKILL)
             time.sleep(QUICK_S / 4)
             self._woken_unix = time.time()
             self._look_at_ended([w.pidfd for w in self._watched.values()])
             self._reap()
-        self._reap()
-        self._look_at_ended([w.pidfd for w in self._watched.values()])
-        self._expecting = None
-        left = [f"process {proc.pid} cannot be killed" for proc in ours]
+        return ours
+
+    def _sweep(self) -> list[str]:
+        left: list[str] = []
         for boot in self._boots:
             for folder in self._shm.glob(f"zrun-{self._job}-*-{boot[:4]}"):
                 shutil.rmtree(folder, ignore_errors=True)
                 if folder.exists():
                     left.append(f"{folder} cannot be removed")
-        self._heard = self._clock.time
         return left
 
     def _say(self, **line: Any) -> None:

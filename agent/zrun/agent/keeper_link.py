@@ -72,6 +72,8 @@ class KeeperLink:
         self._reading: asyncio.Task[None] | None = None
         self._beat_fd = -1
         self._process: subprocess.Popen[bytes] | None = None
+        self.spawned = 0
+        """Number of the newest spawn; what the keeper says of earlier ones is about the past."""
 
     @property
     def pid(self) -> int | None:
@@ -101,7 +103,16 @@ class KeeperLink:
     def spawn(
         self, name: str, argv: Sequence[str], env: dict[str, str], cwd: str, log: Path, ranks: tuple[int, int] | None
     ) -> None:
-        order = {"do": "spawn", "name": name, "argv": list(argv), "env": env, "cwd": cwd, "log": str(log)}
+        self.spawned += 1
+        order = {
+            "do": "spawn",
+            "name": name,
+            "id": self.spawned,
+            "argv": list(argv),
+            "env": env,
+            "cwd": cwd,
+            "log": str(log),
+        }
         self._order(order if ranks is None else {**order, "ranks": ranks})
 
     def signal(self, ranks: Sequence[int], number: int) -> None:

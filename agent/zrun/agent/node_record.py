@@ -91,9 +91,8 @@ class AttemptRecord:
 
     def rank_exited(self, event: RankExited, now: float) -> None:
         story = self.story(event.rank)
-        if not story.alive:
-            return
-        story.pid = event.pid
+        if not story.alive or story.pid != event.pid:
+            return  # of an earlier launch
         story.ended_at, story.ended_unix = now, event.unix
         story.exit_code, story.signal, story.oom = event.exit_code, event.signal, event.oom
         story.last_lines = event.last_lines

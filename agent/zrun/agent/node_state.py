@@ -9,6 +9,8 @@ from zrun.core.failure import Failure
 from zrun.wire.order import JobOrder
 from zrun.wire.report import Doing
 
+ECHO_S: Final = 0.15
+"""A rank's death is often heard of after the outcry of those who were talking to it."""
 SETTLE_S: Final = 1.0
 
 MOVES: Final[dict[Doing, frozenset[Doing]]] = {
@@ -76,8 +78,10 @@ class NodeState:
 
     @property
     def settled(self) -> bool:
-        """False while a rank that failed is still unwinding: its words may become better."""
+        """False just after a failure, and while an exception that is not final yet unwinds: better evidence comes."""
         record = self.record
         if record.failed_at is None or self.now >= record.failed_at + SETTLE_S:
             return True
-        return not any(story.words or story.fresh_candidate() for story in record.living)
+        if self.now < record.failed_at + ECHO_S:
+            return False
+        return not any(story.words is None and story.fresh_candidate() for story in record.living)

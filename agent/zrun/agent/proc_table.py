@@ -31,6 +31,7 @@ class Stat:
     state: str
     ppid: int
     started: int
+    threads: int
     cpu_s: float
     """User and system time used so far."""
     exit_status: int
@@ -42,7 +43,8 @@ class Stat:
 
     @property
     def alive(self) -> bool:
-        return self.state not in "ZX"
+        """A dead main thread (Z) whose other threads still run is a living process."""
+        return self.state not in "ZX" or self.threads > 1
 
 
 def stat(pid: int) -> Stat | None:
@@ -52,13 +54,16 @@ def stat(pid: int) -> Stat | None:
     except OSError:
         return None
     rest = raw[raw.rfind(b")") + 2 :].split()
+    if len(rest) < 50:
+        return None  # it went away while it was read
     return Stat(
         pid=pid,
         state=rest[0].decode("ascii", "replace"),
         ppid=int(rest[1]),
         started=int(rest[19]),
+        threads=int(rest[17]),
         cpu_s=(int(rest[11]) + int(rest[12])) / TICKS_S,
-        exit_status=int(rest[49]) if len(rest) > 49 else 0,
+        exit_status=int(rest[49]),
     )
 
 
