@@ -35,7 +35,7 @@ def train(model: torch.nn.Module, opt: torch.optim.Optimizer, x: torch.Tensor, p
     end = time.perf_counter() + pause_s
     loss: torch.Tensor = model(x).square().mean()
     opt.zero_grad()
-    loss.backward()
+    loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
     opt.step()
     while time.perf_counter() < end:
         time.sleep(max(0.0, min(0.001, end - time.perf_counter())))

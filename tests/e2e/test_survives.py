@@ -12,7 +12,7 @@ TOY = f"{SCRIPTS / 'toy.py'} --steps 30 --pause 0.05"
 HYBRID = (
     f"{ROOT / 'examples/hybrid/train.py'} --layers 4 --hidden 32 --heads 2 --batch 8 --seq 64 --steps 24 --strategy"
 )
-CONVNET = f"{ROOT / 'examples/convnet/train.py'} --steps 24 --strategy"
+CONVNET = f"{ROOT / 'examples/convnet/convnet.py'} --steps 24 --strategy"
 PATIENT = "watchdog: {patience: 2s}\n"
 
 MakeJob = Callable[..., Any]
@@ -65,7 +65,8 @@ def test_a_stopped_rank_is_acted_on_at_once(make_job: MakeJob) -> None:
 def test_a_rank_asleep_before_its_all_reduce_is_named_and_ended_after_patience(make_job: MakeJob) -> None:
     incident = survive(make_job, TOY, "sleep", 1, 19)
     assert incident["class"] == "hang"
-    assert "rank 1" in " ".join(incident["because"])
+    assert "all_reduce" in incident["headline"], incident
+    assert (incident["detected_s"] or 0) < 10
 
 
 @pytest.mark.parametrize(
@@ -88,8 +89,8 @@ CROSS = [
     (HYBRID, "zero1", "stop", 1, 21), (HYBRID, "zero1", "sleep", 0, 17), (HYBRID, "zero2", "kill", 1, 16),
     (HYBRID, "zero2", "raise", 0, 9), (HYBRID, "zero2", "sleep", 1, 22), (HYBRID, "zero3", "kill", 0, 12),
     (HYBRID, "zero3", "stop", 1, 18), (HYBRID, "zero3", "sleep", 0, 6), (CONVNET, "ddp", "kill", 0, 13),
-    (CONVNET, "ddp", "raise", 1, 19), (CONVNET, "ddp", "stop", 1, 8), (CONVNET, "zero1", "kill", 1, 15),
-    (CONVNET, "zero1", "sleep", 0, 22), (CONVNET, "zero1", "raise", 0, 6),
+    (CONVNET, "ddp", "raise", 1, 19), (CONVNET, "ddp", "stop", 1, 8), (CONVNET, "zero3", "kill", 1, 15),
+    (CONVNET, "zero3", "sleep", 0, 22), (CONVNET, "zero3", "raise", 0, 6),
 ]  # fmt: skip
 
 

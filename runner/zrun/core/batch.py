@@ -35,7 +35,7 @@ class BatchId:
 
 def batch_digest(fingerprint: str, seed: int, indices: Iterable[int]) -> int:
     """The first 32 bits of SHA-256 over (data fingerprint, seed, sample indices in order)."""
-    state = hashlib.sha256(f"{fingerprint}\0{seed}\0".encode())
-    for index in indices:
-        state.update(struct.pack("<q", index))
-    return int.from_bytes(state.digest()[:4], "big")
+    numbers = list(indices)
+    head = f"{fingerprint}\0{seed}\0".encode()
+    digest = hashlib.sha256(head + struct.pack(f"<{len(numbers)}q", *numbers)).digest()
+    return int.from_bytes(digest[:4], "big")

@@ -37,7 +37,7 @@ def main() -> None:
         for x, y in run.steps(total=options.steps):
             time.sleep(options.pause)
             loss = torch.nn.functional.mse_loss(model(x), y)
-            (loss * run.weight).backward()
+            (loss * run.weight).backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
             opt.step()
             sched.step()
             opt.zero_grad()
