@@ -21,7 +21,7 @@ def test_training_goes_on_while_the_coordinator_is_dead_and_the_job_ends_right(m
     )
     assert after["attempt"] == 1
     assert job.finish() == 0, job.story()
-    assert len(job.verdict["attempts"]) == 1
+    assert len(job.verdict["attempts"]) == 1, job.story()
     assert job.verdict["incidents"] == []
     assert address.split("pid")[0] == (job.run_dir / "coordinator.json").read_text().split("pid")[0], "same port"
 
@@ -36,7 +36,7 @@ def test_a_killed_agent_takes_its_workers_along_and_the_next_one_starts_attempt_
     job.until("every worker of attempt 1 to be gone", lambda: not first & set(job.marked()), 2.5)
     assert job.finish() == 0, job.story()
     verdict = job.verdict
-    assert len(verdict["attempts"]) == 2
+    assert len(verdict["attempts"]) == 2, job.story()
     assert verdict["incidents"][0]["class"] == "node"
     assert verdict["attempts"][1]["resumed_from"]["step"] >= 20
 
@@ -61,5 +61,5 @@ def test_a_killed_supervisor_is_continued_by_the_next_launch(make_job: Callable[
     viewer.wait(60)
     assert job.run() == 0, job.story()
     assert job.verdict["state"] == "SUCCEEDED"
-    assert len(job.verdict["attempts"]) == 2
+    assert len(job.verdict["attempts"]) == 2, job.story()
     assert len(list((job.folder / "runs").iterdir())) == 1
