@@ -15,6 +15,7 @@ import shutil
 import subprocess
 import sys
 import time
+import urllib.parse
 import urllib.request
 from pathlib import Path
 
@@ -52,7 +53,7 @@ def check_machine() -> None:
 def make_venv(*, system_torch: bool) -> None:
     if (VENV / "bin" / "python").exists() and (VENV / "pyvenv.cfg").exists():
         return
-    say(f"making {VENV}")
+    say(f"first use: making {VENV}, which takes about 1.1 GB (more with a CUDA build of torch)")
     command = [sys.executable, "-m", "venv", *(["--system-site-packages"] if system_torch else []), str(VENV)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -87,7 +88,7 @@ def announce_torch(wanted: str) -> None:
     except (ValueError, KeyError, IndexError):
         return
     url = item["download_info"]["url"]
-    name = url.rsplit("/", 1)[-1]
+    name = urllib.parse.unquote(url.rsplit("/", 1)[-1])
     say(f"torch: {name} ({_size(url)})")
     if "cpu" not in name and sys.platform == "linux":
         say("  this may be the CUDA build with several GB of libraries; for a CPU build set ZRUN_TORCH_INDEX")
@@ -125,12 +126,14 @@ def install(extras: str) -> None:
         pinned = next(line for line in CONSTRAINTS.read_text().splitlines() if line.startswith("torch=="))
         announce_torch(pinned)
     began = time.monotonic()
-    say("installing" + (f" with {extras} tools" if extras else "") + " (about a minute) ...")
+    say("installing" + (f" with the packages for {extras}" if extras else "") + ", about a minute ...")
     target = f"{ROOT}[{extras}]" if extras else str(ROOT)
     done = pip("install", "--quiet", "-c", str(constraints(system_torch)), *index_options(), "-e", target)
     if done.returncode:
         print(done.stderr[-3000:], file=sys.stderr)
-        stop("pip could not install everything", "see its words above; with the network back, run this again")
+        stop(
+            "pip could not install everything", "see its words above; then run this again: it goes on where it stopped"
+        )
     say(f"ready after {time.monotonic() - began:.0f} s")
 
 

@@ -17,27 +17,15 @@ from zrun.worker import Loader, Session
 def main() -> None:
     args = parsed()
     device = start()
-    chief = dist.get_rank() == 0
     train_text, held_out_text = reference()
-    loader = Loader(
-        Windows(train_text, args.seq),
-        global_batch=args.batch,
-        micro_batch=math.ceil(args.batch / dist.get_world_size() / args.accumulate),
-    )
+    loader = Loader(Windows(train_text, args.seq), global_batch=args.batch, micro_batch=part_size(args))
     torch.manual_seed(args.seed)  # the same first weights on every rank
     shape = Shape(args.layers, args.hidden, args.heads, dropout=args.dropout)
     model = spread(HybridLM(shape), args.strategy, args.wrap, device)
     optimizer = optimizer_for(model, args.strategy, args.lr)
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: slope(step, args.warmup, args.steps))
-    scaler = torch.amp.GradScaler(device.type, enabled=args.precision == "fp16")
-    low = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}[args.precision or args.natural[device.type]]
-    autocast = torch.autocast(device.type, dtype=low, enabled=low is not None)
-    if chief:
-        size = sum(one.numel() for one in model.parameters())
-        floor = unigram_entropy(train_text, held_out_text)
-        print(
-            f"{size:,} parameters, {len(train_text):,} bytes, {args.strategy}; unigram entropy {floor:.3f}", flush=True
-        )
+    autocast, scaler = precision(args, device)
+    tell(introduced(model, args.strategy, train_text, held_out_text))
 
     with Session(model=model, optimizer=optimizer, scheduler=scheduler, scaler=scaler, data=loader) as run:
         for batch in run.steps(total=args.steps):
@@ -58,18 +46,43 @@ def main() -> None:
 
             tokens_s = args.batch * args.seq / (time.perf_counter() - began)
             run.report(loss=total.item(), tokens_s=tokens_s)
-            if chief and run.step % args.log_every == 0:
-                print(f"step {run.step} loss {total.item():.4f} tokens/s {tokens_s:.0f}", flush=True)
+            if run.step % args.log_every == 0:
+                tell(f"step {run.step} loss {total.item():.4f} tokens/s {tokens_s:.0f}")
             if run.step % args.eval_every == 0 or run.step == args.steps:
                 with run.phase("eval"), autocast:
                     held_out = evaluated(model, Windows(held_out_text, args.seq), args.eval_windows, device)
                 run.report(held_out=held_out)
-                if chief:
-                    print(f"step {run.step} held-out {held_out:.4f}", flush=True)
+                tell(f"step {run.step} held-out {held_out:.4f}")
 
-    digest = weights_digest(model)
-    if chief:
-        print(f"weights sha256={digest}", flush=True)
+    tell(f"weights sha256={weights_digest(model)}")
+    finish()
+
+
+def part_size(args: argparse.Namespace) -> int:
+    """Windows in one backward of one rank, so that its share of the global batch comes in `--accumulate` parts."""
+    part: float = args.batch / dist.get_world_size() / args.accumulate
+    return math.ceil(part)
+
+
+def precision(args: argparse.Namespace, device: torch.device) -> tuple[torch.autocast, torch.amp.GradScaler]:
+    """What lowers the precision of a forward, and what scales the loss where small gradients would vanish (fp16)."""
+    low = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}[args.precision or args.natural[device.type]]
+    autocast = torch.autocast(device.type, dtype=low, enabled=low is not None)
+    return autocast, torch.amp.GradScaler(device.type, enabled=low is torch.float16)
+
+
+def introduced(model: nn.Module, strategy: str, train_text: bytes, held_out_text: bytes) -> str:
+    size = sum(one.numel() for one in model.parameters())
+    floor = unigram_entropy(train_text, held_out_text)
+    return f"{size:,} parameters, {len(train_text):,} bytes, {strategy}; unigram entropy {floor:.3f}"
+
+
+def tell(text: str) -> None:
+    if dist.get_rank() == 0:
+        print(text, flush=True)
+
+
+def finish() -> None:
     # Without a last barrier a rank may tear its group down while a thread of gloo still wants the GIL to let go of a
     # tensor, and wait for that thread forever (seen with torch 2.13 where DDP holds the last reference).
     dist.barrier()

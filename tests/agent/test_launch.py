@@ -1,11 +1,13 @@
 """What torchrun and its ranks are given, and what is refused before anything starts."""
 
+import errno
 import os
 from pathlib import Path
 
 import pytest
 
 from zrun.agent import evidence, launch, preflight
+from zrun.agent.once import Once
 from zrun.agent.oom import OomCounter
 from zrun.agent.vitals import read
 from zrun.core import env
@@ -14,6 +16,7 @@ from zrun.core.runfolder import RunFolder
 from zrun.core.settings import RankSettings
 from zrun.spec.job import JobSpec, Resources
 from zrun.wire.order import LaunchPlan
+from zrun.wire.report import Vitals
 
 PLAN = LaunchPlan(
     attempt=2, node_rank=0, nnodes=1, nproc=2, master_addr="127.0.0.1", master_port=0, peers=["a"], cause="crash",
@@ -105,3 +108,38 @@ def test_this_machine_has_vitals() -> None:
     vitals = read(0)
     assert vitals.agent_pid == os.getpid()
     assert vitals.cores > 0
+
+
+def test_nccl_is_told_to_end_no_process_whatever_the_caller_says(tmp_path: Path) -> None:
+    spec = JobSpec(name="toy", run=["train.py"], env={"TORCH_NCCL_ASYNC_ERROR_HANDLING": "1"})
+    got, _ = launch.environment(spec, PLAN, where(tmp_path), {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "3"}, {})
+    assert got["TORCH_NCCL_ASYNC_ERROR_HANDLING"] == "0"
+
+
+def test_gpus_that_are_not_there_are_refused_and_auto_takes_one_rank() -> None:
+    plan = LaunchPlan(attempt=1, node_rank=0, nnodes=1, nproc=0, master_addr="127.0.0.1", master_port=0, peers=["a"])
+    with pytest.raises(LaunchError, match="nproc_per_node is gpu, but this node has no GPU"):
+        launch.ranks_here(JobSpec(name="toy", run=["train.py"], nproc_per_node="gpu"), plan, 0)
+    assert launch.ranks_here(JobSpec(name="toy", run=["train.py"], nproc_per_node="gpu"), plan, 4) == 4
+    assert launch.ranks_here(JobSpec(name="toy", run=["train.py"]), plan, 0) == 1
+
+
+def test_a_node_is_measured_once_so_that_a_jobs_own_checkpoints_do_not_end_it(tmp_path: Path) -> None:
+    wanted, roomy = Resources(memory_bytes=1000), Vitals(memory_bytes=2000)
+    with pytest.raises(LaunchError, match="too small"):
+        Once(tmp_path).check_resources(wanted, Vitals(memory_bytes=10), tmp_path, tmp_path)
+    Once(tmp_path).check_resources(wanted, roomy, tmp_path, tmp_path)
+    Once(tmp_path).check_resources(wanted, Vitals(memory_bytes=10), tmp_path, tmp_path)
+
+
+def test_setup_is_wanted_until_these_very_commands_succeeded(tmp_path: Path) -> None:
+    first, second = (JobSpec(name="toy", run=["train.py"], setup=text) for text in ("one", "two"))
+    assert not Once(tmp_path).setup_wanted(JobSpec(name="toy", run=["train.py"]))
+    assert Once(tmp_path).setup_wanted(first)
+    Once(tmp_path).setup_succeeded("one")
+    assert not Once(tmp_path).setup_wanted(first)
+    assert Once(tmp_path).setup_wanted(second)
+
+
+def test_a_full_disk_is_called_one() -> None:
+    assert launch.explained(OSError(errno.ENOSPC, "No space left on device")).startswith("disk full: ")

@@ -302,3 +302,74 @@ def test_the_machine_imports_nothing_that_acts() -> None:
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
             assert not {part.split(".")[0] for part in names} & FORBIDDEN, name
+
+
+def last_words(**more: Any) -> dict[str, Any]:
+    return {"kind": "last-words", "at": 999.0, "final": True, "step": 3, **more}
+
+
+@pytest.mark.parametrize(
+    ("said", "kind", "code"),
+    [
+        ({"exit_code": 75, "exception": None}, FailureKind.EXITED, 75),
+        ({"exit_code": 1, "exception": "ValueError"}, FailureKind.RAISED, 1),
+        ({"exception": "ValueError"}, FailureKind.RAISED, 1),
+    ],
+)
+def test_our_own_signal_is_never_the_end_of_a_rank_that_had_said_its_last(
+    said: dict[str, Any], kind: FailureKind, code: int
+) -> None:
+    play = Play().running()
+    play.say(e.NoteRead(1, last_words(**said)), exited(0, 1), e.Signalled([1], 1000.0), exited(1, signal="SIGKILL"))
+    (failure,) = [f for f in play.machine.state.failures() if f.rank == 1]
+    assert (failure.kind, failure.exit_code, failure.signal) == (kind, code, None)
+
+
+def test_a_signal_of_others_after_the_last_words_stays_what_it_was() -> None:
+    play = Play().running()
+    play.say(e.NoteRead(1, last_words(exit_code=1, exception="ValueError")), exited(1, signal="SIGABRT"))
+    (failure,) = play.machine.state.failures()
+    assert (failure.exit_code, failure.signal) == (None, "SIGABRT")
+
+
+def test_who_was_ended_by_zrun_carries_no_signal_but_its_place() -> None:
+    play = Play().running()
+    play.say(exited(0, 1), ending(1, End.KILL, collect=2), e.CollectEnded(2, {1: "train.py:7", 5: "x.py:1"}))
+    play.say(e.Signalled([1], 999.0), exited(1, signal="SIGKILL"))
+    (failure,) = [f for f in play.machine.state.failures() if f.rank == 1]
+    assert (failure.kind, failure.signal, failure.exit_code) == (FailureKind.ENDED_BY_US, None, None)
+    assert (failure.message, failure.where) == ("ended by zrun (SIGKILL): why", "train.py:7")
+    assert set(play.machine.state.record.stories) == {0, 1}
+
+
+def test_setup_that_takes_too_long_is_ended_once() -> None:
+    play = Play(setup=True)
+    play.machine.state.setup_s = 5.0
+    play.say(order(1), e.KeeperReady([]))
+    due = play.machine.deadline()
+    assert due is not None
+    assert play.at(due - 0.01) == []
+    assert play.at(due) == [a.EndSetup("did not end within 5 s (watchdog.setup)")]
+    assert (play.at(due + 1), play.machine.deadline()) == ([], None)
+    play.say(e.SetupEnded(Failure(-1, "a", FailureKind.SETUP, 1.0)), e.Swept([]))
+    assert (play.doing, play.kinds()) == (Doing.FAILED, [FailureKind.SETUP])
+    assert any(isinstance(action, a.KillAll) for action in play.say(ending(1, End.KILL)))
+
+
+def test_setup_runs_again_only_if_the_job_came_with_other_commands() -> None:
+    play = Play(setup=True)
+    play.say(order(1), e.KeeperReady([]), e.SetupEnded(None), ending(1, End.KILL), e.Swept([]))
+    play.say(e.SpecChanged(setup=False, setup_s=None, exit_s=9.0))
+    assert isinstance(play.say(order(2))[0], a.StartTorchrun)
+    play.say(ending(2, End.KILL), e.Swept([]), e.SpecChanged(setup=True, setup_s=None, exit_s=9.0))
+    assert isinstance(play.say(order(3))[0], a.StartSetup)
+
+
+def test_checkpoints_that_were_pruned_are_told_and_listed_no_more() -> None:
+    play = Play().running()
+    for step, pruned in ((1, []), (2, []), (3, [1]), (1, [2]), (4, None)):
+        note = {"kind": "checkpoint", "step": step, "batch": "", "path": "/x", "bytes": 1, "seconds": 0.1}
+        play.say(e.NoteRead(0, note if pruned is None else {**note, "pruned": pruned}))
+    record = play.machine.state.record
+    assert [info.step for info in record.checkpoints] == [3, 1, 4]
+    assert record.pruned == [2]

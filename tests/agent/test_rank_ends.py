@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from zrun.core.rows import RowFlag, unpack_rows
 from zrun.wire.order import End
 from zrun.wire.report import Doing
 
@@ -83,8 +84,6 @@ def test_a_process_that_stays_after_its_script_is_ended_without_blame(
 
 
 def test_a_stopped_rank_is_seen_and_looked_into(place: Any) -> None:
-    from zrun.core.rows import RowFlag, unpack_rows
-
     script = "import os, signal\nthis.session()\nstep(1)\nif rank == 1: os.kill(os.getpid(), signal.SIGSTOP)" + WAIT
 
     async def story() -> None:
@@ -101,3 +100,77 @@ def test_a_stopped_rank_is_seen_and_looked_into(place: Any) -> None:
 
     asyncio.run(story())
     assert "train.py" in (place.run_dir / "incidents" / "0003" / "stacks" / "rank-1.txt").read_text()
+
+
+def test_a_rank_that_left_with_a_code_keeps_it_when_zrun_ends_its_process(place: Any) -> None:
+    script = """
+import time
+from zrun.core.notes import NoteKind
+if rank == 1:
+    notes.write(NoteKind.LAST_WORDS, final=True, exception=None, exit_code=75, step=0)
+time.sleep(60)
+"""
+
+    async def story() -> dict[int, Any]:
+        async with place.coordinator(place.brief(script)) as fake, place.agent(fake):
+            await fake.run(1)
+            await fake.until_doing(Doing.FAILED, 1)
+            await fake.end(1, End.KILL)
+            report = await fake.until_doing(Doing.IDLE, 1)
+            return {failure["rank"]: failure for failure in report.failures}
+
+    failures = asyncio.run(story())
+    assert (failures[1]["kind"], failures[1]["exit_code"], failures[1]["signal"]) == ("exited", 75, None)
+    assert (failures[0]["kind"], failures[0]["exit_code"], failures[0]["signal"]) == ("ended-by-us", None, None)
+    assert "SIGKILL" in failures[0]["message"]
+
+
+@pytest.mark.parametrize("how", ["time.sleep(60)", "os.kill(os.getpid(), signal.SIGSTOP)"])
+def test_the_line_at_which_a_rank_hung_is_told_once_its_stack_was_taken(place: Any, how: str) -> None:
+    script = f"import os, signal, time\nthis.session()\nstep(1)\n\ndef load():\n    {how}\n\nload()"
+
+    async def story() -> dict[int, Any]:
+        async with place.coordinator(place.brief(script)) as fake, place.agent(fake):
+            await fake.run(1)
+            await fake.until(lambda r: all(row.step == 1 for row in unpack_rows(r.rows)) and bool(r.rows))
+            await fake.end(1, End.KILL, collect=1)
+            report = await fake.until_doing(Doing.IDLE, 1)
+            return {failure["rank"]: failure["where"] for failure in report.failures}
+
+    assert asyncio.run(story()) == {0: "train.py:6", 1: "train.py:6"}
+
+
+def test_a_fatal_signals_own_stack_is_evidence_and_names_the_line(place: Any) -> None:
+    script = (
+        "import faulthandler, ctypes, time\nif rank == 1:\n    faulthandler.enable(this.dump)\n    ctypes.string_at(0)"
+    )
+
+    async def story() -> dict[int, Any]:
+        async with place.coordinator(place.brief(script + WAIT)) as fake, place.agent(fake):
+            await fake.run(1)
+            await fake.until_doing(Doing.FAILED, 1)
+            await fake.end(1, End.KILL, collect=1)
+            report = await fake.until_doing(Doing.IDLE, 1)
+            return {failure["rank"]: (failure["signal"], failure["where"]) for failure in report.failures}
+
+    assert asyncio.run(story())[1] == ("SIGSEGV", "train.py:4")
+    assert "Segmentation fault" in (place.run_dir / "incidents" / "0001" / "stacks" / "rank-1.txt").read_text()
+
+
+def test_setup_that_does_not_end_is_ended_and_says_so(place: Any, living: Callable[[], list[int]]) -> None:
+    failure = fails(place, "pass", setup="echo begun; sleep 60 & sleep 60", watchdog={"setup_s": 0.5})
+    assert (failure["kind"], failure["signal"], failure["exit_code"]) == ("setup", None, None)
+    assert failure["message"] == "the set-up commands did not end within 0.5 s (watchdog.setup)"
+    assert failure["last_lines"] == ["begun"]
+    assert living() == []
+
+
+def test_auto_without_a_gpu_says_that_one_rank_runs(place: Any) -> None:
+    async def story() -> None:
+        async with place.coordinator(place.brief("pass")) as fake, place.agent(fake):
+            await fake.run(1, 0)
+            report = await fake.until_doing(Doing.FINISHED, 1)
+            assert len(unpack_rows(report.rows)) == 1
+            assert "no GPU: one rank runs" in report.warnings[0]
+
+    asyncio.run(story())

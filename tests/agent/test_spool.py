@@ -5,6 +5,7 @@ from collections import deque
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -12,12 +13,14 @@ from zrun.agent.log_file import LogFile
 from zrun.agent.log_lines import Place, to_line
 from zrun.agent.spool import LONGEST_LINE, Spool, begun_mark
 from zrun.core.marks import encode_mark
+from zrun.core.redact import MASK, Redactor
 
 PLACE = Place("toy-abcdef", 1, "a", 0, 0, "stdout")
 
 
 class Reader:
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, hidden: tuple[str, ...] = ()) -> None:
+        self.hidden = Redactor(hidden)
         self.folder = folder
         self.source = folder / "rank-0.out"
         self.sink = LogFile(folder / "rank-0.jsonl", 1 << 30)
@@ -25,7 +28,7 @@ class Reader:
         self.spool = self.open()
 
     def open(self) -> Spool:
-        return Spool(self.source, PLACE, self.sink, self.tail, lambda _: None)
+        return Spool(self.source, PLACE, self.sink, self.tail, lambda _: None, lambda: self.hidden)
 
     def write(self, data: bytes) -> None:
         with self.source.open("ab") as file:
@@ -140,3 +143,66 @@ def test_a_line_half_written_by_a_dead_agent_is_taken_out(tmp_path: Path) -> Non
     log.append(b'{"msg": "two"}\n')
     log.close()
     assert path.read_text() == '{"msg": "one"}\n{"msg": "two"}\n'
+
+
+@pytest.mark.parametrize("size", [1, 3, 7, 4096])
+def test_a_secret_is_hidden_whatever_the_pieces_it_came_in(tmp_path: Path, size: int) -> None:
+    reader = Reader(tmp_path, ("hunter22secret",))
+    whole = b'a hunter22secret b\n{"msg": "hunter22secret", "k": ["hunter22secret"]}\nend hunter22s'
+    for at in range(0, len(whole), size):
+        reader.write(whole[at : at + size])
+        reader.spool.poll()
+    reader.spool.drain()
+    one, two, three = reader.lines()
+    assert (one["msg"], two["msg"], two["fields"]["k"], three["msg"]) == (f"a {MASK} b", MASK, [MASK], f"end {MASK}")
+    assert list(reader.tail) == [f"a {MASK} b", MASK, f"end {MASK}"]
+    reader.close()
+
+
+def test_a_line_cut_in_the_middle_of_a_secret_shows_nothing_of_it(tmp_path: Path) -> None:
+    reader = Reader(tmp_path, ("hunter22secret",))
+    reader.write(b"x" * (LONGEST_LINE - 8) + b"hunter22secret and more\nnext\n")
+    reader.spool.drain()
+    first, second = reader.lines()
+    assert "hunter" not in first["msg"]
+    assert first["msg"].endswith("bytes]")
+    assert second["msg"] == "next"
+    reader.close()
+
+
+def test_what_the_rank_wrote_goes_once_it_is_in_lines(tmp_path: Path) -> None:
+    reader = Reader(tmp_path)
+    reader.write(b"one\n")
+    reader.spool.remove()
+    assert reader.source.exists()
+    reader.spool.drain()
+    reader.spool.remove()
+    assert [path.name for path in tmp_path.iterdir()] == ["rank-0.jsonl"]
+    reader.close()
+
+
+@pytest.mark.parametrize(
+    ("text", "level"),
+    [
+        ('{"level": "CRITICAL", "msg": "x"}', "critical"), ('{"severity": "fatal"}', "critical"),
+        ("2026-01-01 CRITICAL no room", "critical"), ("FATAL: no room", "critical"),
+        ("Fatal Python error: Segmentation fault", "critical"), ("ERROR no room", "error"),
+        ("ValueError: x", "error"), ("UserWarning: x", "warning"), ("fine", "info"),
+    ],
+)  # fmt: skip
+def test_a_lines_level_is_one_that_can_be_asked_for(text: str, level: str) -> None:
+    assert to_line(PLACE, text.encode(), 0.0, None, None)["level"] == level
+
+
+def test_the_note_on_what_was_left_out_says_whose_it_was_and_when(tmp_path: Path) -> None:
+    log = LogFile(tmp_path / "rank-0.jsonl", 1 << 16)
+    for number in range(3000):
+        line = to_line(PLACE, b"line %d" % number, float(number), number, "e0-s000001-7f3a9c21")
+        log.append(json.dumps(line).encode() + b"\n")
+    log.close()
+    lines = [json.loads(line) for line in (tmp_path / "rank-0.jsonl").read_text().splitlines()]
+    (note,) = [line for line in lines if "left out" in line["msg"]]
+    assert set(note) == set(lines[0])
+    assert (note["rank"], note["attempt"], note["job"], note["level"]) == (0, 1, "toy-abcdef", "warning")
+    assert [line["ts"] for line in lines] == sorted(line["ts"] for line in lines)
+    assert (lines[0]["msg"], lines[-1]["msg"]) == ("line 0", "line 2999")

@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -11,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from zrun.cli.commands import COMMANDS
+from zrun.cli.commands import COMMANDS, GROUPS
 from zrun.cli.main import main
 from zrun.core.errors import Exit
 from zrun.core.runfolder import RunFolder
@@ -112,6 +113,25 @@ def test_ls_shows_all_runs_and_filters_by_state(make_run: MakeRun, capsys: Captu
     assert "gpt2-0000bb" not in shown
 
 
+def test_ls_shows_labels_and_filters_by_them(
+    make_run: MakeRun, coordinator: Any, monkeypatch: pytest.MonkeyPatch, capsys: Captured
+) -> None:
+    def listed(*more: str) -> list[tuple[str, Any]]:
+        assert main(["ls", "--json", *more]) == 0
+        return [(row["job"], row["labels"]) for row in json.loads(capsys.readouterr().out)]
+
+    labels = {"team": "vision", "size": "small"}
+    make_run("gpt2-0000aa", state="FAILED", spec={"labels": labels})
+    folder = make_run("gpt2-0000bb", state="FAILED")
+    assert listed() == [("gpt2-0000bb", {}), ("gpt2-0000aa", labels)]
+    assert listed("--label", "team=vision", "--label", "size=small") == [("gpt2-0000aa", labels)]
+    assert listed("--label", "team=text") == []
+    assert main(["ls", "--label", "team"]) == 2
+    fake = coordinator(folder, labels={"team": "text"}, run_dir="/no/such")
+    monkeypatch.setenv("ZRUN_TOKEN", "secret")
+    assert listed("--coordinator", fake.address, "--label", "team=text") == [("gpt2-0000bb", {"team": "text"})]
+
+
 @pytest.mark.parametrize(
     ("state", "more", "code"),
     [("SUCCEEDED", {}, 0), ("FAILED", {}, 100), ("STOPPED", {}, 103), ("STOPPED", {"exit_code": 104}, 104),
@@ -120,6 +140,16 @@ def test_ls_shows_all_runs_and_filters_by_state(make_run: MakeRun, capsys: Captu
 def test_wait_ends_with_the_code_of_the_state(make_run: MakeRun, state: str, more: dict[str, int], code: int) -> None:
     make_run("gpt2-0000aa", state=state, **more)
     assert main(["wait", "gpt2"]) == code
+
+
+def test_wait_for_a_job_whose_folder_is_elsewhere_knows_that_its_time_was_over(
+    make_run: MakeRun, coordinator: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake = coordinator(make_run("gpt2-0000aa"), state="STOPPED", run_dir="/no/such", timed_out=True)
+    monkeypatch.setenv("ZRUN_TOKEN", "secret")
+    assert main(["wait", "--coordinator", fake.address]) == Exit.TIMED_OUT
+    fake.status = {**fake.status, "timed_out": False, "exit_code": 104}
+    assert main(["wait", "--coordinator", fake.address]) == Exit.TIMED_OUT
 
 
 def test_wait_ends_with_101_when_its_time_is_over(make_run: MakeRun, coordinator: Any) -> None:
@@ -227,6 +257,33 @@ def test_schema_token_and_completion(make_run: MakeRun, tmp_path: Path, capsys: 
         assert "_ZRUN_COMPLETE" in capsys.readouterr().out
 
 
+def test_schema_init_token_and_completion_speak_json(
+    make_run: MakeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured
+) -> None:
+    make_run("gpt2-0000aa")
+    monkeypatch.chdir(tmp_path)
+    said: dict[str, Any] = {}
+    for command in ("schema", "init", "token", "token --dir home", "completion bash"):
+        assert main([*command.split(), "--json"]) == 0
+        said[command] = json.loads(capsys.readouterr().out)
+    assert "properties" in said["schema"]
+    assert said["init"] == {"file": "job.yaml"}
+    assert said["token"] == {"job": "gpt2-0000aa", "token": "secret"}
+    assert len(said["token --dir home"]["token"]) == 64
+    assert "_ZRUN_COMPLETE" in said["completion bash"]["script"]
+
+
+def test_zrun_alone_prints_the_help_in_groups_one_line_for_each_command(capsys: Captured) -> None:
+    assert main([]) == 0
+    shown = capsys.readouterr().out
+    assert main(["--help"]) == 0
+    assert capsys.readouterr().out == shown
+    for title, entries in GROUPS.items():
+        assert f"\n{title}:\n" in shown
+        for name, entry in entries.items():
+            assert f"  {name:<11}  {entry.help}\n" in shown
+
+
 def test_dashboard_prints_the_address_of_a_live_job(make_run: MakeRun, coordinator: Any, capsys: Captured) -> None:
     fake = coordinator(make_run("gpt2-0000aa"))
     assert main(["dashboard"]) == 0
@@ -240,6 +297,10 @@ def test_programs_say_what_they_need(capsys: Captured, tmp_path: Path) -> None:
     assert main(["agent", "--join", "http://127.0.0.1:9"]) == 2
     assert main(["agent", "--join", "http://127.0.0.1:9", "--token-file", str(tmp_path / "none")]) == 2
     assert main(["coordinator", "--dir", str(tmp_path), "--embedded", str(tmp_path)]) == 2
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert main(["coordinator", "--dir", str(tmp_path / "home"), "--port", str(port)]) in {1, 2}
+        assert f"zrun: cannot listen on 127.0.0.1:{port}" in capsys.readouterr().err
     assert "Traceback" not in capsys.readouterr().err
 
 

@@ -16,6 +16,7 @@ from zrun.cli.main import main
 from zrun.core.errors import UsageError, ZrunError
 from zrun.core.manifest import Manifest
 from zrun.core.runfolder import RunFolder
+from zrun.spec.job import Checkpoint
 
 MakeRun = Callable[..., RunFolder]
 Captured = pytest.CaptureFixture[str]
@@ -87,8 +88,10 @@ def test_a_run_of_which_only_the_folder_was_made_is_passed_over(make_run: MakeRu
     assert "gpt2-0000aa" in choose(folder).says
 
 
-def test_a_runs_folder_is_private(tmp_path: Path) -> None:
-    folder = runs.make_folder(tmp_path / "runs", "gpt2")
+def test_a_runs_folder_is_private_and_so_are_those_made_above_it(tmp_path: Path) -> None:
+    folder = runs.make_folder(tmp_path / "team" / "runs", "gpt2")
+    assert (tmp_path / "team").stat().st_mode & 0o777 == 0o700
+    assert (tmp_path / "team" / "runs").stat().st_mode & 0o777 == 0o700
     runs.write_job(folder, {"name": "gpt2"}, "name: gpt2\n", "42")
     assert folder.root.stat().st_mode & 0o777 == 0o700
     assert {p.stat().st_mode & 0o777 for p in folder.root.iterdir()} == {0o600}
@@ -103,8 +106,8 @@ def test_resuming_takes_back_that_the_job_is_over(make_run: MakeRun) -> None:
     assert lookup.read_json(folder.root / "resume.json") == {"spec": {}}
 
 
-def write_checkpoint(directory: Path, name: str) -> None:
-    made = Manifest(job=f"{name}-0000aa", name=name, attempt=1, step=5, batch=None, world_size=1, strategy="ddp",
+def write_checkpoint(directory: Path, name: str, job: str = "") -> None:
+    made = Manifest(job=job or f"{name}-0000aa", name=name, attempt=1, step=5, batch=None, world_size=1, strategy="ddp",
                     saved_at="2026-01-01T00:00:00Z", files=[], tensors={}, values={})  # fmt: skip
     folder = directory / "step-000005"
     folder.mkdir(parents=True)
@@ -114,12 +117,33 @@ def write_checkpoint(directory: Path, name: str) -> None:
 def test_another_jobs_checkpoints_are_refused_unless_asked_for(tmp_path: Path) -> None:
     directory = tmp_path / "shared"
     write_checkpoint(directory, "llama")
-    with pytest.raises(UsageError, match="holds checkpoints of llama, not of gpt2"):
-        runs.check_checkpoints(str(directory), "gpt2", "auto", fresh=False)
-    runs.check_checkpoints(str(directory), "gpt2", "auto", fresh=True)
-    runs.check_checkpoints(str(directory), "gpt2", str(directory), fresh=False)
-    runs.check_checkpoints(str(directory), "llama", "auto", fresh=False)
-    runs.check_checkpoints("checkpoints", "gpt2", "auto", fresh=False)
+    there = Checkpoint(dir=str(directory))
+    for resume in ("auto", "never"):
+        with pytest.raises(UsageError, match="holds checkpoints of llama, not of gpt2"):
+            runs.check_checkpoints(Checkpoint(dir=str(directory), resume=resume), "gpt2", None, fresh=False)
+    runs.check_checkpoints(there, "gpt2", None, fresh=True)
+    runs.check_checkpoints(Checkpoint(dir=str(directory), resume=str(directory)), "gpt2", None, fresh=False)
+    runs.check_checkpoints(there, "llama", "llama-0000aa", fresh=False)
+    runs.check_checkpoints(Checkpoint(), "gpt2", None, fresh=False)
+
+
+def test_another_run_of_the_same_name_is_refused_its_checkpoints_before_anything_starts(
+    job_file: Path, make_run: MakeRun, capsys: Captured
+) -> None:
+    directory = job_file.parent / "shared"
+    write_checkpoint(directory, "gpt2")
+    job_file.write_text(f"{job_file.read_text()}checkpoint: {{dir: {directory}}}\n")
+    for command in ("launch", "check"):
+        assert main([command, str(job_file)]) == 2
+        told = capsys.readouterr().err
+        assert "holds checkpoints of gpt2-0000aa, another run of gpt2" in told
+        assert "zrun resume gpt2-0000aa" in told
+        assert "--fresh" in told
+        assert f"resume: {directory}" in told
+    assert list((job_file.parent / "runs").iterdir()) == []
+    runs.check_checkpoints(Checkpoint(dir=str(directory), resume="never"), "gpt2", None, fresh=False)  # put aside
+    make_run("gpt2-0000aa", state="PREEMPTED")
+    assert main(["check", str(job_file)]) == 0, "launch would go on with the run they are of"
 
 
 def test_dry_run_prints_the_job_as_understood_and_starts_nothing(job_file: Path, capsys: Captured) -> None:
@@ -172,6 +196,84 @@ def test_a_succeeded_run_is_not_resumed(make_run: MakeRun, capsys: Captured) -> 
     make_run("gpt2-0000aa", state="SUCCEEDED")
     assert main(["resume", "gpt2"]) == 2
     assert "nothing to go on with" in capsys.readouterr().err
+
+
+class Watched:
+    """Takes the viewer's place: nothing is started."""
+
+    def __init__(self, target: lookup.Target, **_: Any) -> None:
+        self.job = target.job
+
+    def run(self) -> int:
+        return 0
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("zrun.cli.launch.Viewer", Watched)
+    monkeypatch.setattr("zrun.cli.resume.Viewer", Watched)
+
+
+@pytest.mark.usefixtures("started")
+def test_a_run_does_not_go_on_without_its_secrets(
+    job_file: Path, make_run: MakeRun, monkeypatch: pytest.MonkeyPatch, capsys: Captured
+) -> None:
+    make_run("gpt2-0000aa", state="PREEMPTED", spec={"secrets": ["HF_KEY", "WANDB_KEY"]})
+    monkeypatch.setenv("WANDB_KEY", "x")
+    assert main(["resume", "gpt2"]) == 2
+    told = capsys.readouterr().err
+    assert "secret HF_KEY is not set in your environment" in told
+    assert "export HF_KEY=..." in told
+    job_file.write_text("name: gpt2\nrun: train.py\nsecrets: [HF_KEY, WANDB_KEY]\n")
+    assert main(["launch", str(job_file)]) == 2
+    assert "HF_KEY" in capsys.readouterr().err
+    monkeypatch.setenv("HF_KEY", "")
+    assert main(["resume", "gpt2"]) == 0
+
+
+@pytest.mark.usefixtures("started")
+@pytest.mark.parametrize("state", ["PREEMPTED", "FAILED", "RUNNING"])
+def test_resume_allows_a_changed_key_and_says_so_in_the_job(make_run: MakeRun, state: str) -> None:
+    folder = make_run("gpt2-0000aa", state=state)
+    assert main(["resume", "gpt2", "--allow-changed", "lr", "--allow-changed", "data"]) == 0
+    spec = lookup.read_json(folder.spec_json)
+    assert spec == {"name": "gpt2", "run": ["train.py"], "allow_changed": ["lr", "data"]}
+    assert lookup.read_json(supervisor.resume_path(folder)) == {"spec": spec}
+    supervisor.resume_path(folder).unlink()
+    assert main(["resume", "gpt2"]) == 0
+    assert lookup.read_json(folder.spec_json) == spec
+
+
+@pytest.mark.usefixtures("started")
+@pytest.mark.parametrize("state", ["PREEMPTED", "RUNNING", ""])
+def test_a_job_that_changed_is_told_to_the_coordinator_of_any_run_that_goes_on(
+    job_file: Path, make_run: MakeRun, state: str
+) -> None:
+    folder = make_run("gpt2-0000aa", state=state)
+    asked = supervisor.resume_path(folder)
+    assert main(["launch", str(job_file), "--allow-changed", "lr"]) == 0
+    told = lookup.read_json(asked)["spec"]
+    assert (told["run"], told["allow_changed"]) == (["train.py", "--lr", "1"], ["lr"])
+    assert lookup.read_json(folder.spec_json) == told
+    for given in ([], ["--set", "seed=7"], ["--set", "seed=7", "-e", "A=b"], ["--", "--more"]):
+        asked.unlink()
+        assert main(["launch", str(job_file), *given]) == 0
+        assert lookup.read_json(asked)["spec"] == lookup.read_json(folder.spec_json), given
+    asked.unlink()
+    folder.verdict.write_text('{"state": "RUNNING"}')
+    assert main(["launch", str(job_file), "--", "--more"]) == 0
+    assert not asked.exists(), "nothing changed, and the run was not over"
+
+
+def test_a_coordinator_elsewhere_is_told_what_may_have_changed(
+    make_run: MakeRun, coordinator: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake = coordinator(make_run("gpt2-0000aa"), state="FAILED")
+    monkeypatch.setenv("ZRUN_TOKEN", "secret")
+    assert main(["resume", "gpt2", "--coordinator", fake.address, "--allow-changed", "lr"]) == 100
+    (what, body), *_ = fake.told
+    assert what == "resume"
+    assert body["options"]["spec"]["allow_changed"] == ["lr"]
 
 
 def test_a_coordinator_that_cannot_start_is_shown_with_the_end_of_its_log(make_run: MakeRun) -> None:

@@ -162,3 +162,18 @@ def test_no_log_file_is_no_error(make_run: MakeRun, capsys: pytest.CaptureFixtur
     make_run("gpt2-0000aa", state="STOPPED")
     assert messages(capsys) == []
     assert logfiles.tail(tmp_path / "none", 5, lambda _: True) == []
+
+
+def test_the_level_critical_is_the_highest_and_an_unknown_one_is_refused(
+    make_run: MakeRun, write_log: WriteLog, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = make_run("gpt2-0000aa", state="FAILED")
+    write_log(folder, 1, 0, ["bad"], level="error")
+    write_log(folder, 1, 0, ["worse"], level="critical")
+    for level in ("critical", "CRITICAL"):
+        assert main(["logs", "--level", level]) == 0
+        assert capsys.readouterr().out == "[rank 0] worse\n"
+    assert main(["logs", "--level", "error"]) == 0
+    assert capsys.readouterr().out == "[rank 0] bad\n[rank 0] worse\n"
+    assert main(["logs", "--level", "loud"]) == 2
+    assert "'critical'" in capsys.readouterr().err

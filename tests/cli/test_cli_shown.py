@@ -104,11 +104,39 @@ def test_a_job_that_was_stopped_or_got_through_does_not_blame_an_old_incident() 
     [
         ({"class": "crash", "rank": 0, "signal": "SIGKILL"}, "crash of rank 0: killed by SIGKILL"),
         ({"class": "crash", "rank": 0, "exit_code": 7}, "crash of rank 0: exit code 7"),
-        ({"class": "node", "node": "b", "headline": "silent for 3 s"}, "node on node b: silent for 3 s"),
+        ({"class": "node", "node": "b", "headline": "silent for 3 s"}, "node b: silent for 3 s"),
+        (
+            {
+                "class": "hang",
+                "rank": 1,
+                "node": "a",
+                "signal": "SIGKILL",
+                "headline": "1 of 2 ranks in all_reduce #17",
+            },
+            "hang of rank 1 on node a: 1 of 2 ranks in all_reduce #17",
+        ),
+        (
+            {
+                "class": "hang",
+                "rank": 0,
+                "exception": "DistBackendError",
+                "message": "timed out",
+                "headline": "rank 1 not there",
+            },
+            "hang of rank 0: rank 1 not there",
+        ),
+        (
+            {"class": "crash", "rank": 1, "exit_code": 0, "headline": "rank 1: exited with code 0 before the others"},
+            "crash of rank 1: exited with code 0 before the others",
+        ),
+        ({"class": "crash", "rank": 1, "exception": "E", "message": "a\nb" + "c" * 999}, None),
     ],
 )
-def test_an_incident_has_a_headline(incident: dict[str, Any], text: str) -> None:
-    assert verdict.headline(incident) == text
+def test_an_incident_has_a_headline_of_one_line(incident: dict[str, Any], text: str | None) -> None:
+    said = verdict.headline(incident)
+    assert said == text or (text is None and said.startswith("crash of rank 1: E: a bccc"))
+    assert "\n" not in said
+    assert len(said) < 400
 
 
 def test_spans_and_sizes_are_short() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from zrun.cli import children, lookup, supervisor
+from zrun.cli import children, lookup, starting, supervisor
 from zrun.core.runfolder import RunFolder
 
 FAKE = Path(__file__).parent / "fakes" / "fake_program.py"
@@ -97,6 +97,23 @@ def test_it_ends_with_0_when_the_coordinator_says_that_the_job_is_final(supervis
     assert len(supervised.starts("coordinator")) == 1
     assert supervised.text("agent.terms")
     assert all(gone(pid) for pid, _ in supervised.starts("agent"))
+
+
+def test_the_programs_logs_are_private_and_the_umask_stays(
+    supervised: Supervised, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = os.umask(0o022)
+    try:
+        monkeypatch.setattr(subprocess, "Popen", lambda *_, **__: None)
+        starting.start_supervisor(supervised.folder)
+        monkeypatch.undo()
+        supervised.start([{**SERVES, "for_s": 0.1, "verdict": "SUCCEEDED"}], [LIVES])
+        assert supervised.end() == 0
+    finally:
+        assert os.umask(before) == 0o022
+    root = supervised.folder.root
+    made = ("supervisor.log", "coordinator.log", "agent.log", "supervisor.json", "supervisor.lock")
+    assert {name: oct((root / name).stat().st_mode & 0o777) for name in made} == dict.fromkeys(made, "0o600")
 
 
 def test_a_coordinator_that_ends_with_0_before_the_job_is_final_is_started_again(supervised: Supervised) -> None:

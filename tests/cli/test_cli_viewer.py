@@ -18,7 +18,7 @@ from zrun.core.runfolder import RunFolder
 
 MakeRun = Callable[..., RunFolder]
 VIEWER = """
-import signal, sys
+import signal, subprocess, sys
 from pathlib import Path
 from zrun.cli import follow
 from zrun.cli.lookup import Target
@@ -27,11 +27,12 @@ from zrun.core.errors import ZrunError
 from zrun.core.runfolder import RunFolder
 follow.GONE_AFTER_S = 0.5
 folder = RunFolder(Path(sys.argv[1]))
+start = lambda: subprocess.Popen(["cat"], stdin=subprocess.PIPE)
 try:
     sys.exit(follow.Viewer(
         Target(folder.job, "gpt2", folder, sys.argv[3]), owner=sys.argv[2] == "owner", as_json="json" in sys.argv,
         preempt_signals=frozenset({signal.SIGTERM, signal.SIGUSR1}),
-    ).run())
+    start=start if "own" in sys.argv else None).run())
 except ZrunError as error:
     sys.exit(_tell(error))
 """
@@ -113,6 +114,24 @@ def test_it_ends_with_the_code_of_the_state(
     fake.finish(state)
     assert viewer.end() == code
     assert any(f"{state}: all done" in line for line in viewer.err)
+
+
+def test_that_its_own_agent_has_not_joined_yet_is_nothing_to_hear_of(
+    make_run: MakeRun, coordinator: Callable[..., Any], watch: Callable[..., Watching]
+) -> None:
+    waiting = "waiting for 1 node"
+    folder = make_run("gpt2-0000aa")
+    fake = coordinator(folder, state="PENDING", reason=waiting)
+    viewer = watch(folder, "owner", "", "own")
+    viewer.wait_for("page: ")
+    time.sleep(0.5)  # two looks
+    fake.status = {**fake.status, "state": "RUNNING", "reason": "2 ranks"}
+    viewer.wait_for("RUNNING: 2 ranks")
+    assert not any(waiting in line for line in viewer.err)
+    fake.status = {**fake.status, "state": "PENDING", "reason": waiting}
+    viewer.wait_for(waiting)  # what lasts longer than two seconds is said
+    fake.finish("FAILED")
+    assert viewer.end() == 100
 
 
 def test_it_shows_rank_0_over_attempts_and_the_last_lines_of_the_rank_that_failed(

@@ -315,7 +315,9 @@ def test_a_hang_is_judged_from_the_table_and_told_once(world: Any) -> None:
     assert len(said) == 1
     assert not said[0].cleared
     one.scribe.drain(5)
-    assert (one.folder / "incidents" / "0001" / "roll-call.txt").read_text().strip() == said[0].roll_call
+    first, *ranks = (one.folder / "incidents" / "0001" / "roll-call.txt").read_text().splitlines()
+    assert first == said[0].roll_call
+    assert [line.partition(":")[0] for line in ranks] == ["rank 0", "rank 1"]
     cleared = [event for event in one.pass_time(2, report={"rows": block(60)}) if isinstance(event, Suspected)]
     assert [event.cleared for event in cleared] == [True]
 

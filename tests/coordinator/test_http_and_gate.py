@@ -18,10 +18,10 @@ from zrun.coordinator.fleet import Fleet
 from zrun.coordinator.gate import OPEN_PATHS, Keys, is_loopback
 from zrun.coordinator.journal import Entry
 from zrun.coordinator.main import CoordinatorConfig, bind, read_token, run_coordinator
-from zrun.coordinator.redact import MASK, Redactor
 from zrun.coordinator.scribe import Scribe
 from zrun.coordinator.stream import EVERY_S, Changes
-from zrun.core.errors import ZrunError
+from zrun.core.errors import LaunchError, UsageError, ZrunError
+from zrun.core.redact import MASK, Redactor
 from zrun.machine.events import Event, Submitted
 from zrun.spec.job import JobSpec, spec_to_dict
 
@@ -307,23 +307,25 @@ def test_secret_values_are_replaced_wherever_they_stand() -> None:
     assert redactor.value(value) == {"a": [f"x {MASK} y", {MASK: 1}], "b": 3, "c": "abc", "d": f'"{MASK}"'}
 
 
-def test_binding_beyond_this_machine_needs_a_word(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    assert run_coordinator(CoordinatorConfig(dir=tmp_path, host="0.0.0.0")) == 2
-    assert "--allow-plain-http" in capfd.readouterr().err
+def test_binding_beyond_this_machine_needs_a_word(tmp_path: Path) -> None:
+    with pytest.raises(UsageError) as refused:
+        run_coordinator(CoordinatorConfig(dir=tmp_path, host="0.0.0.0"))
+    assert "--allow-plain-http" in refused.value.hint
     assert is_loopback("::1")
     assert is_loopback("localhost")
     assert not is_loopback("example.org")
 
 
-def test_a_port_in_use_a_bad_journal_and_a_bad_token_end_in_one_line(
+def test_a_port_in_use_a_bad_journal_and_a_bad_token_are_errors_for_people(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    with bind("127.0.0.1", 0) as taken:
-        assert run_coordinator(CoordinatorConfig(dir=tmp_path, port=taken.getsockname()[1])) == 1
-    assert "cannot listen on" in capfd.readouterr().err
+    with bind("127.0.0.1", 0) as taken, pytest.raises(LaunchError, match="cannot listen on"):
+        run_coordinator(CoordinatorConfig(dir=tmp_path, port=taken.getsockname()[1]))
     (tmp_path / "journal.db").write_bytes(b"nonsense" * 1000)
-    assert run_coordinator(CoordinatorConfig(dir=tmp_path)) == 1
-    assert "mv " in capfd.readouterr().err
+    with pytest.raises(ZrunError) as damaged:
+        run_coordinator(CoordinatorConfig(dir=tmp_path))
+    assert "mv " in damaged.value.hint
+    assert capfd.readouterr().err == "", "the command line says it, in words and once"
     (tmp_path / "token").chmod(0o644)
     with pytest.raises(ZrunError, match="may be read by others"):
         read_token(tmp_path / "token")

@@ -101,6 +101,21 @@ class Job:
         found: dict[str, Any] = self.until(f"step {step} of attempt {attempt}", there, within_s)
         return found
 
+    def wait_for_state(self, state: str, within_s: float = 30.0) -> dict[str, Any]:
+        def there() -> dict[str, Any] | None:
+            status = self.status()
+            return status if status.get("state") == state else None
+
+        found: dict[str, Any] = self.until(f"state {state}", there, within_s)
+        return found
+
+    def change(self, old: str, new: str) -> None:
+        """Edit job.yaml."""
+        path = self.folder / "job.yaml"
+        before = path.read_text()
+        assert old in before
+        path.write_text(before.replace(old, new))
+
     def log_lines(self, attempt: int, rank: int) -> list[dict[str, Any]]:
         path = self.run_dir / "logs" / f"attempt-{attempt}" / f"rank-{rank}.jsonl"
         return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
@@ -176,28 +191,60 @@ def _processes() -> Iterator[tuple[int, str, str]]:
                 yield int(entry.name), environ, argv
 
 
-def job_yaml(name: str, run: str, *, nproc: int = 2, extra: str = "", every: int = 10) -> str:
+def job_yaml(name: str, run: str, *, nproc: int = 2, extra: str = "", restart: str = "", every: int = 10) -> str:
+    """`restart`: more fields for that block; `extra`: whole lines."""
+    more = f", {restart}" if restart else ""
     return (
         f"name: {name}\nnproc_per_node: {nproc}\nrun: {run}\n"
-        f"checkpoint: {{every: {every} steps}}\nstop_grace: 20s\nrestart: {{backoff: {{crash: 0s..1s}}}}\n{extra}"
+        f"checkpoint: {{every: {every} steps}}\nstop_grace: 20s\nrestart: {{backoff: {{crash: 0s..1s}}{more}}}\n{extra}"
     )
 
 
 @pytest.fixture
 def make_job(tmp_path: Path) -> Iterator[Callable[..., Job]]:
     """`make_job(run, fault="kill:1:13", extra=yaml)`: a job ready to launch; swept and checked at the end."""
+    yield from _jobs_in(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def make_job_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Job]]:
+    """The same for a job that several tests of a file look at."""
+    yield from _jobs_in(tmp_path_factory.mktemp("once"))
+
+
+_undisturbed: dict[str, str] = {}
+
+
+@pytest.fixture
+def weights_of(make_job: Callable[..., Job]) -> Callable[..., str]:
+    """`weights_of(run)`: the digest of a run that was never disturbed; computed once for each script."""
+
+    def known(run: str, nproc: int = 2) -> str:
+        key = f"{nproc} {run}"
+        if key not in _undisturbed:
+            job = make_job(run, nproc=nproc)
+            assert job.run() == 0, job.story()
+            _undisturbed[key] = job.weights()
+        return _undisturbed[key]
+
+    return known
+
+
+def _jobs_in(tmp_path: Path) -> Iterator[Callable[..., Job]]:
     jobs: list[Job] = []
 
-    def make(run: str, *, name: str = "toy", fault: str = "", nproc: int = 2, extra: str = "", every: int = 10,
-             env: dict[str, str] | None = None) -> Job:  # fmt: skip
+    def make(run: str, *, name: str = "toy", fault: str = "", nproc: int = 2, extra: str = "", restart: str = "",
+             every: int = 10, env: dict[str, str] | None = None) -> Job:  # fmt: skip
         folder = tmp_path / f"job{len(jobs)}"
         folder.mkdir()
         if fault:
             run = f"{SCRIPTS / 'with_fault.py'} {fault} {run}"
-        (folder / "job.yaml").write_text(job_yaml(name, run, nproc=nproc, extra=extra, every=every))
+        text = job_yaml(name, run, nproc=nproc, extra=extra, restart=restart, every=every)
+        (folder / "job.yaml").write_text(text)
         environment = {k: v for k, v in os.environ.items() if not k.startswith("ZRUN_")}
         environment.pop("PYTHONUNBUFFERED", None)
-        environment |= {"XDG_STATE_HOME": str(tmp_path / "state"), "OMP_NUM_THREADS": "1", "E2E_FOLDER": str(folder)}
+        state = tmp_path / f"state{len(jobs)}"  # a command without a job's name must not find the test's other job
+        environment |= {"XDG_STATE_HOME": str(state), "OMP_NUM_THREADS": "1", "E2E_FOLDER": str(folder)}
         job = Job(folder, environment | (env or {}))
         jobs.append(job)
         return job

@@ -12,9 +12,10 @@ TOY = f"{SCRIPTS / 'toy.py'} --steps 60 --pause 0.05"
 MakeJob = Callable[..., Any]
 
 
-def test_ctrl_c_stops_after_a_save_and_resume_ends_like_an_undisturbed_run(make_job: MakeJob) -> None:
-    plain = make_job(TOY)
-    assert plain.run() == 0, plain.story()
+def test_ctrl_c_stops_after_a_save_and_resume_ends_like_an_undisturbed_run(
+    make_job: MakeJob, weights_of: Callable[..., str]
+) -> None:
+    expected = weights_of(TOY)
     job = make_job(TOY)
     viewer = job.start()
     job.wait_for_step(23)
@@ -26,19 +27,54 @@ def test_ctrl_c_stops_after_a_save_and_resume_ends_like_an_undisturbed_run(make_
     done = job.zrun("resume", timeout=120)
     assert done.returncode == 0, done.stderr + job.story()
     assert job.verdict["attempts"][1]["resumed_from"]["step"] == saved
-    assert job.weights() == plain.weights()
+    assert job.weights() == expected
 
 
-def test_term_preempts_with_105_and_the_same_launch_goes_on(make_job: MakeJob) -> None:
-    job = make_job(TOY)
+def test_term_preempts_with_105_and_the_same_launch_goes_on_with_what_the_file_says_now(make_job: MakeJob) -> None:
+    job = make_job(f"{TOY} --say before", extra="env: {GREETING: morning}\n")
     viewer = job.start()
     job.wait_for_step(13)
     viewer.terminate()
     assert job.finish() == 105, job.story()
     assert job.verdict["state"] == "PREEMPTED"
+    job.change("--say before", "--say after")
+    job.change("morning", "evening")
     assert job.run() == 0, job.story()
-    assert len(list((job.folder / "runs").iterdir())) == 1, "one run, two launches"
     assert job.verdict["state"] == "SUCCEEDED"
+    assert len(list((job.folder / "runs").iterdir())) == 1, "one run, two launches"
+    for rank in (0, 1):
+        assert job.log_lines(1, rank)[0]["msg"] == "said before, greeted morning"
+        assert job.log_lines(2, rank)[0]["msg"] == "said after, greeted evening", job.story()
+    assert job.verdict["attempts"][1]["resumed_from"]["step"] >= 13
+
+
+def test_restart_begins_the_next_attempt_where_all_ranks_saved_and_costs_nothing(
+    make_job: MakeJob, weights_of: Callable[..., str]
+) -> None:
+    expected = weights_of(TOY)
+    job = make_job(TOY, restart="max_restarts: 0")
+    job.start()
+    job.wait_for_step(13)
+    assert job.zrun("restart").returncode == 0
+    assert job.finish() == 0, job.story()
+    verdict = job.verdict
+    assert len(verdict["attempts"]) == 2, job.story()
+    first, second = verdict["attempts"]
+    assert second["resumed_from"]["step"] == first["last_step"] >= 13, job.story()
+    assert verdict["incidents"] == []
+    assert second["cause"] is None
+    assert "asked for" in second["began_because"]
+    assert job.weights() == expected
+
+
+def test_a_job_that_is_out_of_time_is_saved_and_ends_with_104(make_job: MakeJob) -> None:
+    job = make_job(TOY.replace("60", "6000"), extra="max_duration: 15s\n")
+    assert job.run() == 104, job.story()
+    assert job.verdict["state"] == "STOPPED"
+    assert "max_duration" in job.verdict["reason"]
+    assert len(job.verdict["attempts"]) == 1, job.story()
+    saved = max(c["step"] for c in job.verdict["checkpoints"])
+    assert saved == job.verdict["attempts"][0]["last_step"] > 0, job.story()
 
 
 def test_a_live_job_is_not_launched_twice_and_the_commands_see_it(make_job: MakeJob) -> None:
@@ -84,10 +120,7 @@ def test_a_missing_script_and_an_unknown_field_never_start_anything(make_job: Ma
 
 
 def test_an_exit_code_reaches_the_verdict_and_not_zruns_own(make_job: MakeJob) -> None:
-    job = make_job(TOY, fault="exit:1:4", extra="restart: {policy: never}\n".replace("restart:", "labels: {a: b}\n#"))
-    (job.folder / "job.yaml").write_text(
-        (job.folder / "job.yaml").read_text().replace("restart: {backoff", "restart: {policy: never, backoff")
-    )
+    job = make_job(TOY, fault="exit:1:4", restart="policy: never")
     assert job.run() == 100
     assert job.verdict["incidents"][0]["exit_code"] == 7
     assert job.verdict["incidents"][0]["rank"] == 1

@@ -1,5 +1,6 @@
 """The examples as programs under plain torchrun, and their job files."""
 
+import ast
 import re
 import subprocess
 import sys
@@ -37,6 +38,25 @@ def test_the_job_files_are_right(name: str) -> None:
     spec = load_job(EXAMPLES / name / "job.yaml", on_this_machine=True)
     assert spec.name == name
     assert spec.nproc_per_node == 2
+
+
+@pytest.mark.parametrize("script", ["hybrid/train.py", "convnet/convnet.py"])
+def test_the_training_loop_fits_on_one_screen(script: str) -> None:
+    tree = ast.parse((EXAMPLES / script).read_text())
+    long = [
+        f"{one.name}: {one.end_lineno - one.lineno + 1}"
+        for one in ast.walk(tree)
+        if isinstance(one, ast.FunctionDef) and one.end_lineno and one.end_lineno - one.lineno >= 50
+    ]
+    assert long == []
+
+
+@pytest.mark.parametrize("script", ["hybrid/train.py", "convnet/convnet.py"])
+def test_the_readme_names_every_flag(script: str) -> None:
+    told = (EXAMPLES / "README.md").read_text().partition(f"## {script.partition('/')[0]}/")[2].partition("\n## ")[0]
+    flags = re.findall(r'add_argument\("(--[a-z-]+)"', (EXAMPLES / script).read_text())
+    assert len(flags) > 5
+    assert [flag for flag in flags if f"`{flag}`" not in told] == []
 
 
 @pytest.mark.e2e

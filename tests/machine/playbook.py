@@ -224,10 +224,10 @@ def committed(attempt: int, step: int) -> CheckpointCommitted:
 
 
 def suspects(attempt: int, rank: int = 1, *, provable: bool = False, cleared: bool = False,
-             blind_s: float = 2.5) -> Suspected:  # fmt: skip
+             blind_s: float = 2.5, busy: bool = False) -> Suspected:  # fmt: skip
     return Suspected(attempt, [rank], "stopped" if provable else "not-arrived", provable,
                      f"1 of 2 ranks in all_reduce #17; rank {rank} not there: data.py:10", ["the others wait"],
-                     step=61, node="a", cleared=cleared, blind_s=blind_s)  # fmt: skip
+                     step=61, node="a", cleared=cleared, blind_s=blind_s, busy=busy)  # fmt: skip
 
 
 def asks(what: str, within_s: float | None = None, **options: Any) -> Command:

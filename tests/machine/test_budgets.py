@@ -25,7 +25,7 @@ from zrun.core.failure import Failure, FailureKind
 from zrun.core.states import FaultClass, JobState
 from zrun.machine.budget import left
 from zrun.machine.moves import Stage
-from zrun.spec.job import Backoff, Budgets, Data, Restart, Rule, spec_to_dict
+from zrun.spec.job import Backoff, Budgets, Data, JobSpec, Restart, Rule, spec_to_dict
 
 
 def restarting(**restart: Any) -> Playbook:
@@ -162,6 +162,38 @@ def test_workers_that_cannot_be_started_are_not_retried() -> None:
     job = play.done()
     assert "not retried" in job.reason
     assert job.incidents[0].fault is FaultClass.SETUP
+
+
+@pytest.mark.parametrize(
+    ("message", "fault"),
+    [("the attempt's files cannot be made: [Errno 28] No space left on device", "disk"),
+     ("no free TCP port on this node", "crash")],
+)  # fmt: skip
+def test_workers_that_cannot_be_started_again_are_retried_and_charged(message: str, fault: str) -> None:
+    play = running()
+    fails(play, 1, killed(1), step=60)
+    fails(play, 2, Failure(-1, "a", FailureKind.LAUNCH, 1.0, message=message), step=60)
+    job = play.done()
+    assert job.incidents[1].fault == fault
+    assert job.stage is Stage.RETRYING
+
+
+def test_an_exception_of_a_rank_that_we_killed_afterwards_is_still_deterministic() -> None:
+    play = running()
+    fails(play, 1, raised(0, signal="SIGKILL"), step=60)
+    goes_on(play, 2, 50)
+    fails(play, 2, raised(0, signal="SIGKILL"), step=60)
+    job = play.done()
+    assert (job.state, job.attempt) == (JobState.FAILED, 2)
+    assert "deterministic" in job.reason
+
+
+@pytest.mark.parametrize(("ranks", "state"), [(2, JobState.FAILED), (4, JobState.RECOVERING), (0, JobState.RECOVERING)])
+def test_with_auto_the_number_of_ranks_is_the_one_that_was_reported(ranks: int, state: JobState) -> None:
+    play = Playbook(JobSpec(name="gpt2", run=["train.py"], nproc_per_node="auto"))
+    play.given(submitted(play.spec), heard("a"), heard("a", "starting", 1, ranks=ranks))
+    fails(play, 1, in_setup(0, "KeyError"), in_setup(1, "KeyError", at=1.1))
+    assert play.done().state is state
 
 
 def test_what_every_rank_raises_before_its_first_step_is_not_retried() -> None:

@@ -57,7 +57,8 @@ class Watch:
         self.now += after
         ages = dict.fromkeys(range(len(nodes)), stale)
         names = dict(enumerate(nodes))
-        return self.judge.look({r.rank: r for r in rows}, self.now, ages, names, 0)
+        own = {r.rank: "tokenize" for r in rows if r.phase is Phase.OWN}
+        return self.judge.look({r.rank: r for r in rows}, self.now, ages, names, 0, own)
 
     def named(self, rows: Sequence[RankRow], **more: Any) -> Suspected:
         [said] = self.look(rows, **more)
@@ -144,8 +145,9 @@ SITUATIONS = [
     Situation("waiting under the limit", [inside(0, 1.8), row(1, 1.9)], None),
     Situation("long since a step, but collectives go on", [row(0, 30.0, coll_age_s=0.1), row(1, 30.0, coll_age_s=0.2)], None),
     Situation("one of two absent ranks still moves", [inside(0, 9.0), row(1, 9.0), row(2, 0.2)], None),
-    Situation("files are moving", [inside(0, 9.0), row(1, 9.0, F.IO_MOVING)], None),
-    Situation("files are moving for too long", [inside(0, 61.0), row(1, 61.0, F.IO_MOVING)], [1], "not-arrived"),
+    Situation("files are moving", [inside(0, 2.4), row(1, 2.5, F.IO_MOVING)], [1], "not-arrived"),
+    Situation("a phase of the script's own past its limit", [row(0, 50.0, phase=Phase.OWN), inside(1, 50.0)], [0],
+              "not-arrived", "phase tokenize", watchdog=Watchdog(phases_s={"tokenize": 40.0, "pack": 3600.0})),
     Situation("a long set-up", [row(0, 20.0, phase=Phase.SETUP, step=0), inside(1, 20.0, phase=Phase.SETUP, step=0)], None),
     Situation("set-up without end", [row(0, 31.0, phase=Phase.SETUP, step=0), inside(1, 31.0, phase=Phase.SETUP, step=0)],
               [0], "not-arrived", "phase setup", watchdog=Watchdog(setup_s=30.0)),
@@ -196,6 +198,21 @@ def test_a_sleeping_rank_is_named_within_five_seconds_at_steps_of_50_ms() -> Non
         if watch.look(reported):
             break
     assert watch.now - hung_at <= 3.5
+
+
+def test_moving_files_of_the_suspect_do_not_delay_its_name_and_are_said_with_it() -> None:
+    watch = Watch(ranks=2)
+    assert watch.named([inside(0, 2.4, cpu=0.0), row(1, 2.5, F.IO_MOVING)]).busy
+    assert watch.look([inside(0, 3.4), row(1, 3.5)], after=1.0) == [], "reading has its pauses"
+    [said] = watch.look([inside(0, 6.4), row(1, 6.5)], after=3.0)
+    assert isinstance(said, Suspected)
+    assert (said.ranks, said.busy, said.cleared) == ([1], False, False)
+
+
+def test_what_the_waiting_ranks_print_does_not_make_the_suspect_busy() -> None:
+    watch = Watch(ranks=2)
+    printing = RowFlag.IO_MOVING | RowFlag.IN_COLLECTIVE
+    assert not watch.named([row(0, 2.4, printing, coll_seq=17), row(1, 2.5)]).busy
 
 
 def test_a_suspicion_is_taken_back_when_the_suspect_moves() -> None:

@@ -46,8 +46,16 @@ def test_old_steps_are_forgotten() -> None:
 def test_stated_limits_win_over_learned_ones() -> None:
     watchdog = Watchdog(step_s=5.0, eval_s=7.0, save_s=9.0, exit_s=3.0, setup_s=11.0, phases_s={"tokenize": 99.0})
     limits = taught(60.0, watchdog=watchdog)
-    found = {p: limits.of(p).seconds for p in (Phase.STEP, Phase.EVAL, Phase.SAVE, Phase.EXIT, Phase.SETUP, Phase.OWN)}
-    assert list(found.values()) == [5.0, 7.0, 9.0, 3.0, 11.0, 99.0]
+    found = {p: limits.of(p).seconds for p in (Phase.STEP, Phase.EVAL, Phase.SAVE, Phase.EXIT, Phase.SETUP)}
+    assert list(found.values()) == [5.0, 7.0, 9.0, 3.0, 11.0]
+
+
+def test_each_phase_of_the_scripts_own_has_its_own_limit_and_an_unlisted_one_is_learned() -> None:
+    limits = Limits(Watchdog(phases_s={"tokenize": 99.0, "pack": 3600.0}))
+    limits.saw_phase(Phase.OWN, 200.0, "export")
+    found = {name: limits.of(Phase.OWN, own=name).seconds for name in ("tokenize", "pack", "export", "other")}
+    assert found == {"tokenize": 99.0, "pack": 3600.0, "export": 1000.0, "other": 1800.0}
+    assert {limit.name for limit in limits.table()} >= {"tokenize", "pack", "export", "own phases"}
 
 
 def test_the_first_steps_teach_only_a_wide_limit() -> None:
@@ -93,6 +101,15 @@ def test_pauses_that_come_again_widen_the_step_limit() -> None:
 
 def test_the_table_says_where_each_limit_comes_from() -> None:
     table = effective_limits(Watchdog(save_s=None, phases_s={"tokenize": 3600.0}), Learned(step_s=0.5))
-    assert [limit.name for limit in table] == ["setup", "first_step", "step", "eval", "save", "exit", "tokenize"]
+    assert [limit.name for limit in table] == [
+        "setup",
+        "first_step",
+        "step",
+        "eval",
+        "save",
+        "exit",
+        "tokenize",
+        "own phases",
+    ]
     assert all(limit.source and limit.seconds > 0 for limit in table)
     assert [limit.name for limit in effective_limits(Watchdog())][-1] == "own phases"

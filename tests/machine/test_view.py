@@ -24,6 +24,7 @@ from tests.machine.playbook import (
 
 from zrun.core.batch import BatchId
 from zrun.core.deck import Phase
+from zrun.core.failure import Failure, FailureKind
 from zrun.core.rows import RankRow, RowFlag
 from zrun.machine.limits import effective_limits
 from zrun.machine.view import NodeNow, describe_view, incident_view, job_summary, job_view, verdict_view
@@ -215,3 +216,32 @@ def test_a_step_number_stays_when_rows_are_gone() -> None:
     assert job_view(play.job, play.now, now_at(row(0, 0, phase=Phase.BOOT)))["step"] == 60
     play.given(heard("a", "running", 2), started(2, 50))
     assert job_view(play.job, play.now, {})["step"] == 50
+
+
+def test_a_hang_is_never_told_as_killed_by_the_signal_that_we_sent() -> None:
+    play = running().given(suspects(1, provable=True), heard("a", "running", 1, collected=1))
+    ours = Failure(1, "a", FailureKind.ENDED_BY_US, 2.0, signal="SIGKILL", where="data.py:10", step=61)
+    play.given(ended("a", 1, ours), heard("a", "idle", 1, step=60))
+    [incident] = job_view(play.job, play.now, {})["incidents"]
+    assert (incident["class"], incident["rank"], incident["signal"], incident["exit_code"]) == ("hang", 1, None, None)
+    assert incident["headline"].startswith("1 of 2 ranks in all_reduce #17; rank 1 not there")
+    assert incident["where"] == "data.py:10"
+
+
+def test_a_finished_job_shows_its_last_known_ranks_and_nobody_as_alive() -> None:
+    play = running().given(verified(1, 120), heard("a", "finished", 1, step=120))
+    nodes = now_at(row(0, flags=F.FINISHED), row(1), total_steps=120, heard_s=5.0)
+    verdict = verdict_view(play.job, nodes)
+    assert verdict.keys() >= STATUS_KEYS | {"exit_code"}
+    assert (verdict["attempt"], verdict["total_steps"], verdict["step_s"], verdict["exit_code"]) == (1, 120, 0.051, 0)
+    assert 0 < verdict["goodput"] <= 1
+    assert [rank["state"] for rank in verdict["nodes"][0]["ranks"]] == ["finished", "absent"]
+    live = job_view(play.job, play.now, nodes)
+    assert live["exit_code"] == 0
+    assert live["nodes"][0]["ranks"][0]["batch"] == verdict["nodes"][0]["ranks"][0]["batch"] == "e0-s000120-00000abc"
+
+
+def test_a_phase_of_the_scripts_own_is_shown_by_its_name() -> None:
+    nodes = now_at(row(0, phase=Phase.OWN), phase_names={0: "tokenize"})
+    [node] = job_view(running().job, 9.0, nodes)["nodes"]
+    assert node["ranks"][0]["phase"] == "tokenize"

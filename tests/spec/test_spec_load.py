@@ -24,7 +24,7 @@ secrets: [WANDB_API_KEY]
 python: .venv/bin/python
 launcher: torchrun
 seed: 7
-standby: {enabled: false, max_memory: 4GiB}
+standby: {enabled: false}
 resources: {gpus: 8, memory: 512GiB, shm: 64GiB, disk: 2TB}
 watchdog: {on_hang: stop, patience: 45s, step: 1h, setup: auto, phases: {tokenize: 1h}, min_step: 500ms}
 restart:
@@ -202,6 +202,7 @@ def test_arguments_and_allowed_changes_are_taken_as_they_are(tmp_path: Path) -> 
         "data: {on_bad_loss: skip}", "data: {on_bad_loss: {factor: 3}}", "checkpoint: {dir: 's3://b/x'}",
         "checkpoint: {resume: 's3://b/x'}", "standby: {cuda: true}", "checkpoint: {memory_every: 10 steps}",
         "notify: [{on: [hang], url_secret: X}]", "plan: {a: 1}", r"watchdog: {log_pattern: 'step (?P<step>\d+)'}",
+        "placement: {interface: eth0}", "standby: {max_memory: 4GiB}",
     ],
 )  # fmt: skip
 def test_what_is_not_served_yet_is_refused_where_it_was_written(tmp_path: Path, line: str) -> None:
@@ -217,7 +218,8 @@ def test_what_is_not_served_yet_is_refused_where_it_was_written(tmp_path: Path, 
     [
         "rng: derived", "launcher: auto", "launcher: torchrun", "nodes: 1", "nodes: 1:1",
         "placement: {spares: 0, hosts: [], exclude: [], labels: {}}", "restart: {fence: confirm}", "data: {on_bad_loss: off}",
-        "standby: {cuda: false, enabled: false}", "checkpoint: {memory_every: auto}", "checkpoint: {memory_every: off}",
+        "standby: {cuda: false, enabled: false, max_memory: 8GiB}",
+        "placement: {interface: auto}", "checkpoint: {memory_every: auto}", "checkpoint: {memory_every: off}",
         "notify: []", "plan: {}",
     ],
 )  # fmt: skip

@@ -169,6 +169,23 @@ def test_the_users_line_is_named_not_the_librarys(bare: Stage) -> None:
     assert note["where"] == "train.py:4"
 
 
+def test_a_library_inside_the_scripts_folder_is_still_a_library(bare: Stage) -> None:
+    for folder in (".venv/lib/python3.11/site-packages", "runs/toy-1/rank-path/zrun"):
+        (bare.folder / folder).mkdir(parents=True)
+        bare.script("def read(text):\n    raise ValueError(text)\n", f"{folder}/inner_{folder[1:4]}.py")
+    bare.script(
+        """
+        import sys
+        sys.path[:0] = [f"{sys.path[0]}/.venv/lib/python3.11/site-packages", f"{sys.path[0]}/runs/toy-1/rank-path/zrun"]
+        import inner_uns, inner_ven
+        (inner_ven if len(sys.argv) > 1 else inner_uns).read("x")
+        """
+    )
+    for arguments in ((), ("venv",)):
+        assert bare.run("train.py", *arguments) == 1
+        assert bare.notes("last-words")[-1]["where"] == "train.py:5"
+
+
 def test_an_excepthook_of_the_scripts_own_is_used(bare: Stage) -> None:
     bare.script("import sys\nsys.excepthook = lambda *a: print('mine', a[0].__name__)\nraise ValueError\n")
     assert bare.run("train.py") == 1

@@ -348,3 +348,87 @@ def test_a_cadence_in_seconds_is_agreed_by_all_ranks(make_stage: MakeStage) -> N
     steps = [n["step"] for n in stage.notes("checkpoint")]
     assert 2 <= len(steps) <= 7
     assert steps[-1] == 40
+
+
+RAISES = """
+import sys, time
+from zrun.worker import Session
+with Session() as run:
+    if sys.argv[1] == "setup":
+        raise ValueError("early")
+    for step in run.steps(total=5):
+        if sys.argv[1] == "eval":
+            with run.phase("eval"):
+                raise ValueError("in eval")
+        if sys.argv[1] == "step" and step == 3:
+            try:
+                raise KeyError("handled")
+            except KeyError:
+                pass
+            raise ValueError("in the loop")
+        if sys.argv[1] == "first":
+            raise ValueError("at once")
+"""
+
+
+@pytest.mark.parametrize(
+    ("mode", "phase", "step"),
+    [("step", "step", 3), ("eval", "eval", 1), ("first", "first_step", 1), ("setup", "setup", 0)],
+)
+def test_last_words_tell_the_phase_in_which_it_was_raised_not_the_exit(
+    stage: Stage, mode: str, phase: str, step: int
+) -> None:
+    stage.script(RAISES)
+    assert stage.run("train.py", mode) == 1
+    final = stage.note("last-words", final=True)
+    assert (final["exception"], final["phase"], final["step"]) == ("ValueError", phase, step)
+    assert stage.deck().read().phase is Phase.EXIT
+
+
+def test_an_exception_that_was_handled_lends_its_step_to_no_other(stage: Stage) -> None:
+    stage.script(
+        """
+        from zrun.worker import Session
+        kept = ValueError("again")
+        with Session() as run:
+            for step in run.steps(total=5):
+                if step in (2, 4):
+                    try:
+                        with run.phase("eval"):
+                            raise kept
+                    except ValueError:
+                        if step == 4:
+                            raise
+        """
+    )
+    assert stage.run("train.py") == 1
+    final = stage.note("last-words", final=True)
+    assert (final["step"], final["phase"]) == (4, "eval")
+
+
+def test_pruned_checkpoints_are_told_and_the_resume_step_is_known_at_the_scripts_first_line(
+    make_stage: MakeStage,
+) -> None:
+    settings = RankSettings(save_every_steps=1, keep_last=2, keep_every_steps=None, save_initial=False)
+    first = make_stage(settings=settings)
+    script = """
+        import os
+        print("first line", os.environ["ZRUN_RESUME_STEP"])
+        from zrun.worker import Session
+        with Session() as run:
+            for step in run.steps(total=4):
+                pass
+        """
+    first.script(script)
+    assert first.run("train.py") == 0, first.story()
+    assert [(note["step"], note["pruned"]) for note in first.notes("checkpoint")] == [
+        (1, []), (2, []), (3, [1]), (4, [2]),
+    ]  # fmt: skip
+    assert first.out().replace("\x1e", "").startswith("first line 0\n")
+    second = make_stage(settings=settings, attempt=2)
+    assert second.run("train.py") == 0, second.story()
+    assert second.out().startswith("first line 4\n")
+    never = make_stage(settings=RankSettings(resume="never"), attempt=3)
+    never.script("import os\nprint(os.environ['ZRUN_RESUME_STEP'])")
+    assert never.run("train.py") == 0
+    assert never.out() == "0\n"

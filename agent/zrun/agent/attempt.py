@@ -19,14 +19,16 @@ from zrun.agent.stop_step import StopAsk
 from zrun.core.deck import wake_path
 from zrun.core.errors import LaunchError
 from zrun.core.notes import NoteReader
+from zrun.core.redact import Redactor
 
 
 class Attempt:
     """Raises LaunchError if a deck or the socket cannot be had."""
 
     def __init__(
-        self, where: Where, ranks: list[int], cap_bytes: int, say: Callable[[str], None], poked: Callable[[], None]
-    ) -> None:
+        self, where: Where, ranks: list[int], cap_bytes: int, say: Callable[[str], None], poked: Callable[[], None],
+        hidden: Callable[[], Redactor],
+    ) -> None:  # fmt: skip
         self.where, self.ranks = where, ranks
         try:
             self.decks = Decks(where.shm_dir, ranks, time.monotonic())
@@ -34,7 +36,8 @@ class Attempt:
             self._wake.bind(str(wake_path(where.shm_dir)))
         except (OSError, ValueError) as error:
             raise LaunchError(f"shared memory of the attempt cannot be used: {error}") from error
-        self.logs = AttemptLogs(where, ranks, cap_bytes, say)
+        self.logs = AttemptLogs(where, ranks, cap_bytes, say, hidden)
+        self._hidden = hidden
         self._notes = {rank: NoteReader(where.attempt_dir / f"rank-{rank}.notes") for rank in ranks}
         for rank, notes in self._notes.items():
             if rank in ranks:
@@ -47,6 +50,11 @@ class Attempt:
         self._wake.close()
         self.decks.close()
         self.logs.close()
+
+    def clear(self) -> None:
+        """Nothing of it is alive: what its ranks wrote is in logs and reports, where secrets are hidden."""
+        self.logs.remove_drained()
+        clear(self.where, self.ranks, self._hidden())
 
     def notes(self, rank: int) -> list[dict[str, Any]]:
         reader = self._notes.get(rank)
@@ -73,3 +81,14 @@ class Attempt:
         except BlockingIOError:
             pass  # all pokes taken
         self._poked()
+
+
+def clear(where: Where, ranks: list[int], hidden: Redactor) -> None:
+    """Notes and stacks of an attempt that is over go, and torchrun's own output stays without secrets."""
+    try:
+        for rank in ranks:
+            for ending in ("notes", "stacks"):
+                (where.attempt_dir / f"rank-{rank}.{ending}").unlink(missing_ok=True)
+        hidden.file(where.torchrun_log)
+    except OSError:
+        pass  # a full or failing disk: they stay, 0600 in a folder 0700

@@ -20,9 +20,13 @@ from zrun.agent import proc_table
 from zrun.agent.rank_story import RankStory
 from zrun.core.deck import Flag
 from zrun.core.deck_reader import CollectiveRecord
+from zrun.core.private import make_folder, write_text
+from zrun.core.redact import Redactor
+from zrun.core.user_code import UserCode, shown
 
 DUMP_SIGNAL: Final = SIGRTMIN + 4
 LIMIT_S: Final = 3.0
+LARGEST_DUMP: Final = 1 << 20
 ANSWER_S: Final = 0.5
 QUIET_S: Final = 0.05
 """A dump that did not grow for so long is whole."""
@@ -40,37 +44,55 @@ class Subject:
     last_lines: list[str]
 
 
-async def collect(subjects: Sequence[Subject], into: Path, node: str, now: float) -> None:
+async def collect(subjects: Sequence[Subject], into: Path, node: str, now: float, hidden: Redactor) -> dict[int, str]:
     """Into folder `into`: stacks/rank-R.txt, stacks/grouped-NODE.txt, node-NODE.json, last-lines/rank-R.txt.
 
-    Raises OSError if the folder cannot be written.
+    Returns the stacks by rank. Raises OSError if the folder cannot be written.
     """
-    stacks_dir = into / "stacks"
-    _make(into / "last-lines")
-    facts = [_facts(subject, now) for subject in subjects]
-    _write(into / f"node-{node}.json", json.dumps({"node": node, "ranks": facts}, indent=2, default=str) + "\n")
+    make_folder(into / "last-lines")
+    facts = hidden.value([_facts(subject, now) for subject in subjects])
+    write_text(into / f"node-{node}.json", json.dumps({"node": node, "ranks": facts}, indent=2, default=str) + "\n")
     for subject in subjects:
         if subject.last_lines:
-            _write(into / "last-lines" / f"rank-{subject.story.rank}.txt", "\n".join(subject.last_lines) + "\n")
-    await take_stacks(subjects, stacks_dir, node)
+            text = "\n".join(subject.last_lines) + "\n"
+            write_text(into / "last-lines" / f"rank-{subject.story.rank}.txt", hidden.text(text))
+    return await take_stacks(subjects, into / "stacks", node, hidden)
 
 
-async def take_stacks(subjects: Sequence[Subject], folder: Path, node: str) -> None:
-    """Into `folder`: rank-R.txt of each living rank and grouped-NODE.txt. Raises OSError."""
-    _make(folder)
+async def take_stacks(subjects: Sequence[Subject], folder: Path, node: str, hidden: Redactor) -> dict[int, str]:
+    """Into `folder`: rank-R.txt of each rank that has a stack, and grouped-NODE.txt. Raises OSError."""
+    make_folder(folder)
     living = [subject for subject in subjects if subject.story.alive and subject.story.pid]
-    stacks: dict[int, str] = {}
+    stacks = {s.story.rank: text for s in subjects if s not in living and (text := _fatal(s.dump))}
     tasks = [asyncio.create_task(_into(stacks, subject)) for subject in living]
     if tasks:
         _, late = await asyncio.wait(tasks, timeout=LIMIT_S)
         for task in late:
             task.cancel()
         await asyncio.gather(*late, return_exceptions=True)
-    for subject in living:
-        text = stacks.get(subject.story.rank) or "no stack could be had\n"
-        _write(folder / f"rank-{subject.story.rank}.txt", text)
+    for rank in {*stacks, *(subject.story.rank for subject in living)}:
+        write_text(folder / f"rank-{rank}.txt", hidden.text(stacks.get(rank) or "no stack could be had\n"))
     if stacks:
-        _write(folder / f"grouped-{node}.txt", grouped(stacks))
+        write_text(folder / f"grouped-{node}.txt", hidden.text(grouped(stacks)))
+    return stacks
+
+
+def user_lines(stacks: dict[int, str], users: UserCode, start: Path) -> dict[int, str]:
+    """rank -> file:line of the innermost frame in the user's own code, as far as there is one."""
+    found = {rank: users.in_stack(text) for rank, text in stacks.items()}
+    return {rank: shown(place, start) for rank, place in found.items() if place is not None}
+
+
+def _fatal(dump: Path) -> str:
+    """What a rank that is dead wrote at the signal it died of; "" if it did not."""
+    try:
+        with dump.open("rb") as file:
+            file.seek(max(0, _size(dump) - LARGEST_DUMP))
+            text = file.read().decode("utf-8", "replace")
+    except OSError:
+        return ""
+    at = text.rfind("Fatal Python error")
+    return text[at:] if at >= 0 else ""
 
 
 async def _into(stacks: dict[int, str], subject: Subject) -> None:
@@ -112,7 +134,7 @@ async def _spy(pid: int) -> str:
     if program is None:
         return ""
     child = await asyncio.create_subprocess_exec(
-        program, "dump", "--nonblocking", "--pid", str(pid), stdin=asyncio.subprocess.DEVNULL,
+        program, "dump", "--nonblocking", "--full-filenames", "--pid", str(pid), stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
     )  # fmt: skip
     try:
@@ -186,12 +208,3 @@ def _text(pid: int, name: str) -> str | None:
         return (proc_table.PROC / str(pid) / name).read_text(errors="replace").strip() or None
     except OSError:
         return None
-
-
-def _make(folder: Path) -> None:
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-
-
-def _write(path: Path, text: str) -> None:
-    path.write_text(text)
-    path.chmod(0o600)

@@ -27,6 +27,11 @@ def _before_us(story: RankStory, at: float) -> bool:
     return story.signalled_unix is None or at <= story.signalled_unix
 
 
+def _by_us(story: RankStory) -> bool:
+    """Its process ended after a signal of ours: signal and code of that end are ours, not the rank's."""
+    return story.signalled_unix is not None and story.ended_at is not None and story.ended_unix >= story.signalled_unix
+
+
 def _kind_of_words(words: dict[str, Any], story: RankStory) -> FailureKind:
     name = str(words.get("exception") or "")
     if name.endswith(OOM_NAMES) or story.oom:
@@ -38,8 +43,9 @@ def _kind_of_end(story: RankStory, why: str) -> tuple[FailureKind | None, str | 
     if story.exit_code == 0:
         message = "exited with code 0 before the other ranks finished"
         return (FailureKind.EARLY, message) if story.early else (None, None)
-    if story.signalled_unix is not None and story.ended_unix >= story.signalled_unix:
-        return FailureKind.ENDED_BY_US, f"ended by zrun: {why}" if why else "ended by zrun"
+    if _by_us(story):
+        how = story.signal or ("" if story.exit_code is None else f"code {story.exit_code}")
+        return FailureKind.ENDED_BY_US, "ended by zrun" + (f" ({how})" if how else "") + (f": {why}" if why else "")
     if story.oom:
         return FailureKind.OOM, "killed by the kernel: out of memory"
     if story.signal is not None:
@@ -56,10 +62,15 @@ def _make(
     inside = f"{deck.coll_op} #{deck.coll_seq}" if deck is not None and deck.in_collective else None
     batch = str(deck.batch) if deck is not None and deck.batch is not None else None
     phase = None if deck is None else (deck.phase_name or deck.phase.label)
-    code = story.exit_code if story.exit_code is not None else words.get("exit_code")
+    code, signal = story.exit_code, story.signal
+    if _by_us(story):
+        code = signal = None
+    if code is None and signal is None and words:
+        code = words.get("exit_code") or (1 if words.get("exception") else None)
     return Failure(
-        rank=story.rank, node=node, kind=kind, at=at, exit_code=None if story.signal else code, signal=story.signal,
-        exception=words.get("exception"), message=words.get("message") or message, where=words.get("where"),
+        rank=story.rank, node=node, kind=kind, at=at, exit_code=code, signal=signal,
+        exception=words.get("exception"), message=words.get("message") or message,
+        where=words.get("where") or story.where,
         traceback=words.get("traceback"), step=words.get("step") or (deck.step if deck and deck.step else None),
         batch=words.get("batch") or batch, phase=words.get("phase") or phase,
         collective=words.get("collective") or inside, pid=story.pid or None, last_lines=story.last_lines[-50:],

@@ -7,25 +7,29 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from pathlib import Path
 from signal import Signals
 from typing import Any, assert_never
 
+import msgspec
 from structlog.typing import FilteringBoundLogger
 
 from zrun.agent import evidence, launch, preflight, vitals
 from zrun.agent import node_actions as a
 from zrun.agent import node_events as e
-from zrun.agent.attempt import Attempt
+from zrun.agent.attempt import Attempt, clear
 from zrun.agent.keeper_link import Beats, KeeperLink
-from zrun.agent.launch import Where
-from zrun.agent.logs import AttemptLogs, unread_attempts
+from zrun.agent.launch import Where, explained
+from zrun.agent.logs import AttemptLogs, cap_of, unread_attempts
 from zrun.agent.node_machine import NodeMachine
+from zrun.agent.once import Once
 from zrun.agent.oom import OomCounter
 from zrun.agent.reporting import essence, job_report
-from zrun.core.durable import write_bytes
 from zrun.core.errors import LaunchError
 from zrun.core.failure import Failure, FailureKind
+from zrun.core.private import make_folder
+from zrun.core.redact import Redactor
 from zrun.core.runfolder import RunFolder
 from zrun.spec.job import spec_from_dict
 from zrun.wire.order import JobBrief, JobOrder, LaunchPlan
@@ -43,16 +47,16 @@ class JobOnNode:
     ) -> None:  # fmt: skip
         self.spec = spec_from_dict(brief.spec)
         self.brief = brief
+        self._hidden = Redactor(brief.secrets.values())
         self.released = False
         self._node, self._boot, self._gpus, self._beats, self._changed = node, boot, gpus, beats, changed
         self._log = log.bind(job=brief.job)
         self._folder = RunFolder(Path(brief.run_dir))
         self._own_dir = self._folder.node(node)
-        self._own_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self._setup_done = self._own_dir / "setup.done"
-        setup = self.spec.setup is not None and not self._setup_done.exists()
-        exit_s = EXIT_S if self.spec.watchdog.exit_s is None else self.spec.watchdog.exit_s
-        self.machine = NodeMachine(brief.job, node, setup=setup, exit_s=exit_s)
+        make_folder(self._own_dir)
+        self._once = Once(self._own_dir)
+        self._setup_text = self._setup_late = ""
+        self.machine = NodeMachine(brief.job, node, **self._limits())
         self._attempt: Attempt | None = None
         self._keeper: KeeperLink | None = None
         self._kills = 0
@@ -70,6 +74,16 @@ class JobOnNode:
     @property
     def idle(self) -> bool:
         return self.machine.state.doing in (Doing.IDLE, Doing.FINISHED)
+
+    def take(self, brief: JobBrief) -> None:
+        """The job as the coordinator now has it; one that does not know its secrets takes none away.
+
+        Raises msgspec.ValidationError, and then nothing has changed.
+        """
+        self.spec = spec_from_dict(brief.spec)
+        self.brief = msgspec.structs.replace(brief, secrets=brief.secrets or self.brief.secrets)
+        self._hidden = self._hidden.also(brief.secrets.values())
+        self.feed(e.SpecChanged(**self._limits()))
 
     def obey(self, order: JobOrder, lease_s: float) -> None:
         self._set_lease(lease_s)
@@ -105,7 +119,11 @@ class JobOnNode:
             self.feed(e.TimeUp())
 
     def report(self) -> JobReport:
-        return job_report(self.machine.state, self._attempt, time.monotonic())
+        report = job_report(self.machine.state, self._attempt, time.monotonic())
+        if not self._hidden.active:
+            return report
+        hide = self._hidden.value
+        return msgspec.structs.replace(report, metrics=hide(report.metrics), warnings=hide(report.warnings))
 
     def told_at_once(self) -> tuple[list[WarnLine], int]:
         return self._attempt.logs.take_told() if self._attempt is not None else ([], 0)
@@ -116,7 +134,7 @@ class JobOnNode:
             return
         subjects = self._attempt.subjects(self.machine.state.record.living)
         try:
-            await evidence.take_stacks(subjects, self._folder.root / into, self._node)
+            await evidence.take_stacks(subjects, self._folder.root / into, self._node, self._hidden)
         except OSError as error:
             self._log.warning("stacks cannot be written", error=str(error))
 
@@ -140,6 +158,10 @@ class JobOnNode:
             case a.StartSetup(why):
                 self._log.info("set-up starts", why=why)
                 self._start_setup()
+            case a.EndSetup(why):
+                self._log.warning("set-up is ended", why=why)
+                self._setup_late = why
+                self._kill_all()
             case a.StartTorchrun(plan, number, why):
                 self._log.info("torchrun starts", attempt=plan.attempt, launch=number, why=why)
                 self._start_torchrun(plan)
@@ -182,16 +204,18 @@ class JobOnNode:
         state, where = self.machine.state, self._where()
         try:
             preflight.check_workdir(self.spec)
+            self._check_resources()
             launch.make_places(where, [])
-        except LaunchError as error:
-            self.feed(e.SetupEnded(self._failure(FailureKind.SETUP, str(error))))
+        except (LaunchError, OSError) as error:
+            self.feed(e.SetupEnded(self._failure(FailureKind.LAUNCH, explained(error))))
             return
+        self._setup_text, self._setup_late = self.spec.setup or "", ""
         assert state.record.plan is not None
         assert self._keeper is not None
         env = self._environment(state.record.plan, where)
         log = self._own_dir / "setup.log"
         log.unlink(missing_ok=True)
-        self._keeper.spawn("setup", ["bash", "-c", self.spec.setup or ""], env, self.spec.workdir, log, None)
+        self._keeper.spawn("setup", ["bash", "-c", self._setup_text], env, self.spec.workdir, log, None)
 
     def _start_torchrun(self, plan: LaunchPlan) -> None:
         where = self._where()
@@ -203,13 +227,14 @@ class JobOnNode:
             first = plan.node_rank * nproc
             ranks = list(range(first, first + nproc))
             launch.make_places(where, ranks)
-            cap = self.spec.logs.max_size_bytes // max(1, nproc * plan.nnodes) // 2
-            self._attempt = Attempt(where, ranks, cap, self._say, self._poked)
+            cap = cap_of(self.spec.logs.max_size_bytes, nproc * plan.nnodes)
+            self._attempt = Attempt(where, ranks, cap, self._say, self._poked, lambda: self._hidden)
             port = plan.master_port or launch.free_port()
-        except LaunchError as error:
-            text = f"{error} ({error.hint})" if error.hint else str(error)
-            self.feed(e.LaunchRefused(self._failure(FailureKind.LAUNCH, text)))
+        except (LaunchError, OSError) as error:
+            self.feed(e.LaunchRefused(self._failure(FailureKind.LAUNCH, explained(error))))
             return
+        if not plan.nproc and self.spec.nproc_per_node == "auto" and not self._gpus:
+            self._say("nproc_per_node is auto and this node has no GPU: one rank runs, on the CPU")
         assert self._keeper is not None
         self._oom.moved()  # what the kernel killed before is not ours
         self.feed(e.Launched(ranks))
@@ -219,8 +244,7 @@ class JobOnNode:
         self._keeper.spawn("torchrun", argv, env, self.spec.workdir, where.torchrun_log, (first, nproc))
 
     def _check_resources(self) -> None:
-        if self.spec.resources != type(self.spec.resources)():
-            preflight.check_resources(self.spec.resources, vitals.read(self._gpus), self._folder.root, launch.SHM)
+        self._once.check_resources(self.spec.resources, vitals.read(self._gpus), self._folder.root, launch.SHM)
 
     def _environment(self, plan: LaunchPlan, where: Where) -> dict[str, str]:
         env, dropped = launch.environment(self.spec, plan, where, self.brief.env, self.brief.secrets)
@@ -241,14 +265,16 @@ class JobOnNode:
     async def _collect(self, incident: int) -> None:
         attempt, state = self._attempt, self.machine.state
         into = self._folder.incident(incident) if incident else self._where().attempt_dir / "lingering"
+        places: dict[int, str] = {}
         try:
             if attempt is not None:
                 attempt.logs.poll()
                 subjects = attempt.subjects(state.record.stories.values())
-                await evidence.collect(subjects, into, self._node, time.monotonic())
+                stacks = await evidence.collect(subjects, into, self._node, time.monotonic(), self._hidden)
+                places = evidence.user_lines(stacks, launch.users_code(self.spec), Path(self.spec.workdir))
         except OSError as error:
             self._log.warning("evidence cannot be written", incident=incident, error=str(error))
-        self.feed(e.CollectEnded(incident))
+        self.feed(e.CollectEnded(incident, places))
 
     # -- what the keeper says -----------------------------------------------------------------------------------
 
@@ -273,6 +299,8 @@ class JobOnNode:
                 if self._attempt is not None:
                     self._attempt.logs.drain()
                     self.feed(e.DecksRead(self._attempt.decks.read()))
+                if self._setup_late:  # its end was not seen: what cannot be killed must not keep the job waiting
+                    self._setup_failed(None)
                 self.feed(e.Swept(line["left"]))
             case "waiting":
                 self._log.warning("an earlier keeper still ends its processes", lock=line["lock"])
@@ -289,26 +317,34 @@ class JobOnNode:
             last_lines = self._attempt.logs.last_lines(rank)
             story = self.machine.state.record.stories.get(rank)
             if story is not None and not story.booted and not last_lines:
-                last_lines = launch.tail(self._attempt.where.torchrun_log)
+                last_lines = self._tail(self._attempt.where.torchrun_log)
         oom = line["signal"] == "SIGKILL" and self._oom.moved()
         self.feed(e.RankExited(rank, line["pid"], line["exit_code"], line["signal"], line["at"], last_lines, oom))
 
     def _torchrun_exited(self, line: dict[str, Any]) -> None:
-        lines = launch.tail(self._attempt.where.torchrun_log) if self._attempt is not None else []
+        lines = self._tail(self._attempt.where.torchrun_log) if self._attempt is not None else []
         in_use = launch.address_in_use("\n".join(lines))
         self.feed(e.TorchrunExited(line["exit_code"], line["signal"], line["at"], in_use, lines))
 
     def _setup_exited(self, line: dict[str, Any]) -> None:
-        if line["exit_code"] == 0:
-            write_bytes(self._setup_done, b"")
+        if line["exit_code"] == 0 and not self._setup_late:
+            self._once.setup_succeeded(self._setup_text)
+            self._hidden.file(self._own_dir / "setup.log")
             self.feed(e.SetupEnded(None))
-            return
-        lines = launch.tail(self._own_dir / "setup.log")
-        how = f"killed by {line['signal']}" if line["signal"] else f"code {line['exit_code']}"
-        failure = Failure(
-            rank=-1, node=self._node, kind=FailureKind.SETUP, at=line["at"], exit_code=line["exit_code"],
-            signal=line["signal"], message=f"the set-up commands failed: {how}", last_lines=lines,
-        )  # fmt: skip
+        else:
+            self._setup_failed(line)
+
+    def _setup_failed(self, end: dict[str, Any] | None) -> None:
+        """`end`: as the keeper tells it; what zrun itself did to commands that took too long is no cause."""
+        log, late = self._own_dir / "setup.log", self._setup_late
+        how, code, signal = f"the set-up commands {late}", None, None
+        if not late and end is not None:
+            code, signal = end["exit_code"], end["signal"]
+            how = f"the set-up commands failed: {f'killed by {signal}' if signal else f'code {code}'}"
+        self._setup_late = ""
+        self._hidden.file(log)
+        failure = replace(self._failure(FailureKind.SETUP, how), exit_code=code, signal=signal,
+                          last_lines=self._tail(log))  # fmt: skip
         self.feed(e.SetupEnded(failure))
 
     def _not_spawned(self, line: dict[str, Any]) -> None:
@@ -323,7 +359,7 @@ class JobOnNode:
     def _read_notes(self, rank: int) -> None:
         if self._attempt is not None:
             for note in self._attempt.notes(rank):
-                self.feed(e.NoteRead(rank, note))
+                self.feed(e.NoteRead(rank, self._hidden.value(note)))
 
     def _read_left_over(self) -> None:
         """Output that an earlier agent had not turned into lines when it died."""
@@ -334,9 +370,11 @@ class JobOnNode:
             if self._attempt is not None and number >= self._attempt.where.attempt:
                 continue
             where = Where(self._folder, self.brief.job, self._node, number, self._boot)
-            logs = AttemptLogs(where, ranks, self.spec.logs.max_size_bytes // (2 * len(ranks)), self._say)
-            logs.drain()
+            cap = cap_of(self.spec.logs.max_size_bytes, len(ranks))
+            logs = AttemptLogs(where, ranks, cap, self._say, lambda: self._hidden)
+            logs.remove_drained()
             logs.close()
+            clear(where, ranks, self._hidden)
 
     def _set_lease(self, lease_s: float) -> None:
         if lease_s != self._lease_s:
@@ -348,15 +386,28 @@ class JobOnNode:
         return Where(self._folder, self.brief.job, self._node, self.machine.state.record.attempt, self._boot)
 
     def _failure(self, kind: FailureKind, message: str) -> Failure:
+        message = self._hidden.text(message)
         return Failure(rank=-1, node=self._node, kind=kind, at=time.time(), message=message)
+
+    def _tail(self, log: Path) -> list[str]:
+        return [self._hidden.text(line) for line in launch.tail(log)]
+
+    def _limits(self) -> dict[str, Any]:
+        """What the machine has to know of the spec."""
+        limits = self.spec.watchdog
+        return {
+            "setup": self._once.setup_wanted(self.spec), "setup_s": limits.setup_s if limits.enabled else None,
+            "exit_s": EXIT_S if limits.exit_s is None else limits.exit_s,
+        }  # fmt: skip
 
     def _close_attempt(self) -> None:
         if self._attempt is not None:
-            self._attempt.logs.drain()
+            self._attempt.clear()
             self._attempt.close()
             self._attempt = None
 
     def _say(self, text: str) -> None:
+        text = self._hidden.text(text)
         self._log.warning(text)
         self.machine.state.record.warn(text)
 

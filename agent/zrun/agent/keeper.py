@@ -24,6 +24,7 @@ from typing import Any, Final
 from zrun.agent import proc_table
 from zrun.agent.proc_table import Proc
 from zrun.agent.virtual_clock import VirtualClock
+from zrun.core.private import open_append
 
 MARK: Final = b"ZRUN_MARK"
 PR_SET_CHILD_SUBREAPER: Final = 36
@@ -169,7 +170,7 @@ class Keeper:
         """argv, env, cwd, log, name, id; with `ranks` = [first, count] its children are watched as ranks."""
         name = order["name"]
         try:
-            with Path(order["log"]).open("ab") as log:
+            with os.fdopen(open_append(Path(order["log"])), "ab") as log:
                 child = subprocess.Popen(
                     order["argv"], env=order["env"], cwd=order["cwd"], stdin=subprocess.DEVNULL, stdout=log,
                     stderr=subprocess.STDOUT, start_new_session=True,

@@ -15,6 +15,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from zrun.core.private import open_append
+
 BEAT_S: Final = 0.5
 LOOP_STUCK_S: Final = 30.0
 """An event loop that did not turn for so long is as good as dead: the beats stop."""
@@ -89,7 +91,7 @@ class KeeperLink:
         ours, theirs = socket.socketpair()
         beat_read, self._beat_fd = os.pipe2(os.O_CLOEXEC)
         os.set_blocking(self._beat_fd, False)
-        with theirs, log.open("ab") as output:
+        with theirs, os.fdopen(open_append(log), "ab") as output:
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "zrun.agent.keeper", "--control", str(theirs.fileno()),
                  "--beats", str(beat_read), "--job", job, "--boot", boot, "--lock", str(lock)],

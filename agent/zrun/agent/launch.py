@@ -19,8 +19,10 @@ from zrun.agent import vitals
 from zrun.core import env
 from zrun.core.deck import create_deck, deck_path
 from zrun.core.errors import LaunchError
+from zrun.core.private import make_folder
 from zrun.core.runfolder import RunFolder
 from zrun.core.settings import RankSettings
+from zrun.core.user_code import UserCode, folder
 from zrun.spec.job import JobSpec
 from zrun.wire.order import LaunchPlan
 
@@ -28,6 +30,10 @@ RANK_ROOMS: Final = ("core", "worker", "state", "data", "integrations")
 SHM: Final = Path("/dev/shm")  # noqa: S108 - the kernel's own place for shared memory
 PORTS: Final = range(20000, 32000)
 """Below the range the kernel gives to outgoing connections, which would take a probed port before torchrun does."""
+
+NCCL_HANDS_OFF: Final = "0"
+"""NCCL's own watchdog ends the process at an error or timeout unless told not to; torchrun hands this on to ranks."""
+_FULL: Final = {errno.ENOSPC, errno.EDQUOT, errno.EROFS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +69,24 @@ def python_of(spec: JobSpec) -> str:
 
 
 def ranks_here(spec: JobSpec, plan: LaunchPlan, gpus: int) -> int:
-    """nproc of this node: as planned, or found out."""
+    """nproc of this node: as planned, or found out. Raises LaunchError."""
     if plan.nproc > 0:
         return plan.nproc
     if spec.nproc_per_node == "cpu":
         return vitals.cores()
+    if spec.nproc_per_node == "gpu" and not gpus:
+        raise LaunchError(
+            "nproc_per_node is gpu, but this node has no GPU (nvidia-smi names none)",
+            "set nproc_per_node to a number or to cpu, or choose another node",
+        )
     return gpus or 1
+
+
+def explained(error: LaunchError | OSError) -> str:
+    """With the way out, and `disk full` first where that is what it is."""
+    if isinstance(error, LaunchError):
+        return f"{error} ({error.hint})" if error.hint else str(error)
+    return f"{'disk full: ' if error.errno in _FULL else ''}{error}"
 
 
 def free_port() -> int:
@@ -116,6 +134,7 @@ def environment(
         env.RESTART_CAUSE: plan.cause, env.RUN_DIR: str(where.folder.root), env.CHECKPOINT_DIR: str(checkpoints),
         env.SEED: str(spec.seed), env.SHM_DIR: str(where.shm_dir), env.ATTEMPT_DIR: str(where.attempt_dir),
         env.MARK: where.mark, env.SETTINGS: settings(spec, plan).to_json(),
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING": NCCL_HANDS_OFF,
     }  # fmt: skip
     return kept, sorted({*dropped, *refused})
 
@@ -132,28 +151,44 @@ def settings(spec: JobSpec, plan: LaunchPlan) -> RankSettings:
 def make_places(where: Where, ranks: list[int]) -> None:
     """Folders, decks, the ranks' import path. Raises LaunchError in words."""
     try:
-        where.attempt_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_folder(where.attempt_dir)
         link_rank_path(where.folder.rank_path)
         shutil.rmtree(where.shm_dir, ignore_errors=True)
         where.shm_dir.mkdir(mode=0o700)
         for rank in ranks:
             create_deck(deck_path(where.shm_dir, rank), rank, where.attempt, time.time())
     except OSError as error:
-        raise LaunchError(f"the attempt's files cannot be made: {error}") from error
+        raise LaunchError(f"the attempt's files cannot be made: {explained(error)}") from error
 
 
 def link_rank_path(rank_path: Path) -> None:
     """`zrun/` with links to the rooms a rank may import, and nothing else: no package of ours shadows the user's."""
     house = rank_path / "zrun"
-    house.mkdir(parents=True, exist_ok=True, mode=0o700)
-    for room in RANK_ROOMS:
-        found = importlib.util.find_spec(f"zrun.{room}")
-        places = list(found.submodule_search_locations or []) if found else []
+    make_folder(house)
+    for room, place in rooms().items():
         link = house / room
-        if not places or (link.is_symlink() and link.readlink() == Path(places[0])):
+        if link.is_symlink() and link.readlink() == place:
             continue
         link.unlink(missing_ok=True)
-        link.symlink_to(places[0], target_is_directory=True)
+        link.symlink_to(place, target_is_directory=True)
+
+
+def rooms() -> dict[str, Path]:
+    """The rooms a rank may import, and where they really lie."""
+    found = {room: importlib.util.find_spec(f"zrun.{room}") for room in RANK_ROOMS}
+    return {
+        room: Path(spec.submodule_search_locations[0])
+        for room, spec in found.items()
+        if spec is not None and spec.submodule_search_locations
+    }
+
+
+def users_code(spec: JobSpec) -> UserCode:
+    """What is the user's own in a stack of one of the ranks."""
+    own = Path(spec.workdir)
+    if spec.run and not spec.run[0].startswith("-"):
+        own = (own / spec.run[0]).parent
+    return UserCode((folder(own),), tuple(folder(place) for place in rooms().values()))
 
 
 def address_in_use(text: str) -> bool:

@@ -34,7 +34,7 @@ class Link:
         self._address, self._token, self._hello = address, token, hello
         self._report, self._on_down, self._log = report, on_down, log
         self._changed = asyncio.Event()
-        self._away = False
+        self._away = self._ever = False
         self.connected = False
 
     def changed(self) -> None:
@@ -61,7 +61,7 @@ class Link:
 
     async def _talk(self, socket: ClientConnection) -> None:
         await socket.send(encode(self._hello()))
-        self.connected, self._away = True, False
+        self.connected, self._away, self._ever = True, False, True
         self._log.info("connected")
         self._changed.set()
         sending = asyncio.create_task(self._send(socket))
@@ -96,7 +96,14 @@ class Link:
             return
         self._away = True
         what = f"refused with {error.response.status_code}" if isinstance(error, InvalidStatus) else str(error)
-        self._log.warning("coordinator away; training goes on", error=what or type(error).__name__)
+        if self._ever:
+            self._log.warning("coordinator away; training goes on", error=what or type(error).__name__)
+            return
+        try:
+            text = f"no coordinator at {self._address()}, trying again"
+        except (OSError, ValueError):  # an embedded one that has not said yet where it listens
+            text = "no coordinator yet, trying again"
+        self._log.warning(text, error=what or type(error).__name__)
 
 
 def websocket_address(address: str) -> str:

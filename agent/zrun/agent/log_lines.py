@@ -6,14 +6,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
-_ERROR: Final = re.compile(
-    r"\b(ERROR|CRITICAL|FATAL)\b"
-    r"|^(\[rank\d+\]: *)?(Traceback \(most recent call last\)|Fatal Python error|[\w.]*Error: )"
-)
+_CRITICAL: Final = re.compile(r"\b(CRITICAL|FATAL)\b|^(\[rank\d+\]: *)?Fatal Python error")
+_ERROR: Final = re.compile(r"\bERROR\b|^(\[rank\d+\]: *)?(Traceback \(most recent call last\)|[\w.]*Error: )")
 _WARNING: Final = re.compile(r"\bWARN(ING)?\b|\b[A-Za-z]*Warning: ")
 _LEVELS: Final = {
     "debug": "debug", "trace": "debug", "info": "info", "notice": "info", "warn": "warning", "warning": "warning",
-    "error": "error", "exception": "error", "critical": "error", "fatal": "error",
+    "error": "error", "exception": "error", "critical": "critical", "fatal": "critical",
 }  # fmt: skip
 _LEVEL_KEYS: Final = ("level", "levelname", "severity", "log_level")
 _TEXT_KEYS: Final = ("msg", "message", "event")
@@ -33,6 +31,8 @@ class Place:
 
 def level_of(text: str) -> str:
     """By its words; most lines are `info`."""
+    if _CRITICAL.search(text):
+        return "critical"
     if _ERROR.search(text):
         return "error"
     return "warning" if _WARNING.search(text) else "info"

@@ -10,9 +10,10 @@ import signal
 import socket
 import sys
 import time
+from collections.abc import Iterable, MutableMapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 import structlog
@@ -25,6 +26,7 @@ from zrun.agent.keeper_link import Beats
 from zrun.agent.link import Link
 from zrun.core.errors import Exit
 from zrun.core.ids import new_boot
+from zrun.core.redact import Redactor
 from zrun.core.runfolder import RunFolder
 from zrun.wire.frames import PROTOCOL
 from zrun.wire.order import Brief, Down, Goodbye, JobBrief, JobOrder, Leave, Order, Stacks
@@ -65,7 +67,8 @@ class AgentConfig:
 class Agent:
     """One life of the agent of one node."""
 
-    def __init__(self, config: AgentConfig, log: FilteringBoundLogger) -> None:
+    def __init__(self, config: AgentConfig, log: FilteringBoundLogger, hush: "Hush | None" = None) -> None:
+        self._hush = hush or Hush()
         self.node = config.node or socket.gethostname()
         self.boot = new_boot()
         self._log = log.bind(node=self.node, boot=self.boot)
@@ -194,11 +197,12 @@ class Agent:
         self._link.changed()
 
     def _take_brief(self, brief: JobBrief) -> None:
+        self._hush.hide(brief.secrets.values())
         known = self._jobs.get(brief.job)
-        if known is not None:
-            known.brief = brief
-            return
         try:
+            if known is not None:
+                known.take(brief)
+                return
             job = JobOnNode(brief, self.node, self.boot, self._gpus, self._beats, self._link.changed, self._log)
         except (msgspec.ValidationError, OSError) as error:
             self._log.error("a job cannot be taken", job=brief.job, error=str(error))
@@ -227,7 +231,25 @@ class Agent:
         return [report, Lines(lines, dropped)] if lines or dropped else [report]
 
 
-def json_log() -> FilteringBoundLogger:
+class Hush:
+    """Hides the secrets of all jobs ever held in every field of the agent's own log."""
+
+    def __init__(self) -> None:
+        self._hidden = Redactor()
+
+    def hide(self, values: Iterable[str]) -> None:
+        self._hidden = self._hidden.also(values)
+
+    def __call__(self, _log: Any, _method: str, fields: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+        clean: MutableMapping[str, Any] = self._hidden.value({name: _plain(value) for name, value in fields.items()})
+        return clean
+
+
+def _plain(value: Any) -> Any:
+    return value if isinstance(value, str | int | float | list | tuple | dict | None) else str(value)
+
+
+def json_log(hush: Hush) -> FilteringBoundLogger:
     """JSON lines on stderr."""
     log: FilteringBoundLogger = structlog.wrap_logger(
         structlog.PrintLogger(sys.stderr),
@@ -235,6 +257,7 @@ def json_log() -> FilteringBoundLogger:
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True, key="ts"),
             structlog.processors.format_exc_info,
+            hush,
             structlog.processors.JSONRenderer(default=str),
         ],
         wrapper_class=structlog.make_filtering_bound_logger("info"),
@@ -248,4 +271,5 @@ def run_agent(config: AgentConfig) -> int:
 
 
 async def _run(config: AgentConfig) -> Exit:
-    return await Agent(config, json_log()).run()
+    hush = Hush()
+    return await Agent(config, json_log(hush), hush).run()

@@ -24,6 +24,13 @@ class StartSetup:
 
 
 @dataclass(frozen=True, slots=True)
+class EndSetup:
+    """They took too long: end them; answered by SetupEnded with a failure."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class StartTorchrun:
     """Folders, decks, a fresh port, then torchrun; answered by RankSeen, TorchrunExited or LaunchRefused."""
 
@@ -80,5 +87,14 @@ class Say:
 
 
 NodeAction = (
-    EnsureKeeper | StartSetup | StartTorchrun | WriteOrderPages | SignalRanks | KillAll | Collect | Release | Say
+    EnsureKeeper
+    | StartSetup
+    | EndSetup
+    | StartTorchrun
+    | WriteOrderPages
+    | SignalRanks
+    | KillAll
+    | Collect
+    | Release
+    | Say
 )

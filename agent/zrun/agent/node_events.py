@@ -1,6 +1,6 @@
 """What may happen to one job on one node; counterpart of node_actions.py. Plain data, times come beside the event."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from zrun.core.deck_reader import DeckState
@@ -32,6 +32,15 @@ class SetupEnded:
     """None: the setup commands succeeded."""
 
     failure: Failure | None
+
+
+@dataclass(frozen=True, slots=True)
+class SpecChanged:
+    """The job as the coordinator now has it; `setup`: set-up commands this node has not run yet."""
+
+    setup: bool
+    setup_s: float | None
+    exit_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,9 +112,10 @@ class Signalled:
 
 @dataclass(frozen=True, slots=True)
 class CollectEnded:
-    """The evidence for this incident is on disk, as far as it could be had."""
+    """The evidence for this incident is on disk, as far as it could be had. `places`: rank -> the user's own line."""
 
     incident: int
+    places: dict[int, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +143,7 @@ class TimeUp:
 
 
 NodeEvent = (
-    OrderReceived | KeeperReady | KeeperLost | SetupEnded | LaunchRefused | Launched | RankSeen | RankExited
-    | TorchrunExited | DecksRead | NoteRead | Signalled | CollectEnded | Swept | PreemptAsked | LeaveNow | TimeUp
+    OrderReceived | KeeperReady | KeeperLost | SetupEnded | SpecChanged | LaunchRefused | Launched | RankSeen
+    | RankExited | TorchrunExited | DecksRead | NoteRead | Signalled | CollectEnded | Swept | PreemptAsked | LeaveNow
+    | TimeUp
 )  # fmt: skip

@@ -9,7 +9,7 @@ from typing import Final, assert_never
 
 from zrun.agent import node_ending, node_finish
 from zrun.agent import node_events as e
-from zrun.agent.node_actions import Collect, EnsureKeeper, NodeAction, Release, StartSetup, StartTorchrun
+from zrun.agent.node_actions import Collect, EndSetup, EnsureKeeper, NodeAction, Release, StartSetup, StartTorchrun
 from zrun.agent.node_record import AttemptRecord
 from zrun.agent.node_state import NodeState
 from zrun.core.deck import Flag
@@ -25,9 +25,11 @@ COLLECT_LIMIT_S: Final = 4.0
 class NodeMachine:
     """One job on one node, for one life of the agent."""
 
-    def __init__(self, job: str, node: str, *, setup: bool, exit_s: float) -> None:
-        """`setup`: set-up commands this node has not run yet; `exit_s`: from a script's end to its process's end."""
-        self.state = NodeState(job, node, setup=setup, exit_s=exit_s)
+    def __init__(self, job: str, node: str, *, setup: bool, exit_s: float, setup_s: float | None = None) -> None:
+        """`setup`: set-up commands this node has not run yet, which may take `setup_s`; `exit_s`: from a script's end
+        to its process's end.
+        """
+        self.state = NodeState(job, node, setup=setup, exit_s=exit_s, setup_s=setup_s)
 
     def handle(self, event: e.NodeEvent, now: float) -> list[NodeAction]:
         """`now` is monotonic seconds, the clock of the decks."""
@@ -47,6 +49,8 @@ class NodeMachine:
             due.append(state.collect_until)
         elif record.ending is not None and not record.killing and state.doing == Doing.STOPPING:
             due.append(record.ending_until if record.termed_at is None else record.kill_at)
+        if record.setup_until is not None and state.doing == Doing.SETUP:
+            due.append(record.setup_until)
         linger = node_finish.linger_at(state)
         if linger is not None:
             due.append(linger)
@@ -79,9 +83,11 @@ class NodeMachine:
             case e.KeeperLost():
                 self._keeper_lost()
             case e.SetupEnded(failure):
-                state.record.setup_running = False
+                state.record.setup_running, state.record.setup_until = False, None
                 state.setup = failure is not None
                 state.record.node_failure = failure if state.doing == Doing.SETUP else None
+            case e.SpecChanged(setup, setup_s, exit_s):
+                state.setup, state.setup_s, state.exit_s = setup, setup_s, exit_s
             case e.LaunchRefused(failure):
                 state.record.torchrun = False
                 state.record.node_failure = failure
@@ -99,11 +105,9 @@ class NodeMachine:
             case e.NoteRead(rank, note):
                 state.record.take_note(rank, note)
             case e.Signalled(ranks, unix):
-                for rank in ranks:
-                    story = state.record.story(rank)
-                    story.signalled_unix = unix if story.signalled_unix is None else story.signalled_unix
-            case e.CollectEnded(incident):
-                self._collect_ended(incident)
+                self._signalled(ranks, unix)
+            case e.CollectEnded(incident, places):
+                self._collect_ended(incident, places)
             case e.Swept(left):
                 self._swept(left)
             case e.PreemptAsked():
@@ -158,8 +162,15 @@ class NodeMachine:
             if Flag.TERM_SEEN in deck.flags and story.signalled_unix is None and record.termed_at is None:
                 state.term_seen = True
 
-    def _collect_ended(self, incident: int) -> None:
+    def _signalled(self, ranks: list[int], unix: float) -> None:
+        for rank in ranks:
+            story = self.state.record.story(rank)
+            story.signalled_unix = unix if story.signalled_unix is None else story.signalled_unix
+
+    def _collect_ended(self, incident: int, places: dict[int, str]) -> None:
         state = self.state
+        for rank in places.keys() & state.record.stories.keys():
+            state.record.story(rank).where = places[rank]
         if incident == 0:
             state.record.lingering_seen = True
         elif incident == state.collecting:
@@ -173,6 +184,7 @@ class NodeMachine:
             if story.alive:  # the keeper tells of all it sees; this one it never saw, or nobody saw it end
                 story.ended_at = state.now
                 story.signalled_unix = story.signalled_unix or 0.0
+                story.ended_unix = max(story.ended_unix, story.signalled_unix)
         if state.doing == Doing.STOPPING:
             state.move(Doing.IDLE)
 
@@ -181,7 +193,7 @@ class NodeMachine:
     def _drive_collect(self) -> None:
         state = self.state
         if state.collecting and state.now >= state.collect_until:
-            self._collect_ended(state.collecting)
+            self._collect_ended(state.collecting, {})
         wanted = state.order.collect if state.order else 0
         if wanted > max(state.collected, state.collecting):
             state.collecting = wanted
@@ -215,7 +227,11 @@ class NodeMachine:
             state.move(Doing.STARTING)
         elif state.doing == Doing.SETUP and not record.setup_running:
             record.setup_running = True
+            record.setup_until = None if state.setup_s is None else state.now + state.setup_s
             state.out.append(StartSetup("once on this node, before the first attempt"))
+        elif record.setup_until is not None and state.now >= record.setup_until:
+            record.setup_until = None
+            state.out.append(EndSetup(f"did not end within {state.setup_s:g} s (watchdog.setup)"))
         if state.doing == Doing.STARTING and not record.launches:
             record.launches, record.torchrun = 1, True
             state.out.append(StartTorchrun(self._plan(), 1, f"attempt {record.attempt}"))

@@ -13,6 +13,7 @@ from zrun.wire.order import Ending, LaunchPlan
 from zrun.wire.report import CheckpointInfo
 
 CHECKPOINTS_TOLD: Final = 8
+PRUNED_TOLD: Final = 64
 WARNINGS_TOLD: Final = 20
 
 
@@ -25,6 +26,8 @@ class AttemptRecord:
     stories: dict[int, RankStory] = field(default_factory=dict)
     """Of every rank that this launch is to have, from the launch on."""
     setup_running: bool = False
+    setup_until: float | None = None
+    """None: without limit, or already told to end."""
     launches: int = 0
     torchrun: bool = False
     """Ordered to be started, and not known to have ended."""
@@ -49,6 +52,7 @@ class AttemptRecord:
     skipped: list[dict[str, str]] = field(default_factory=list)
     total_steps: int = 0
     checkpoints: list[CheckpointInfo] = field(default_factory=list)
+    pruned: list[int] = field(default_factory=list)
     save_failures: list[dict[str, Any]] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
 
@@ -132,6 +136,9 @@ class AttemptRecord:
             step=step, batch=str(note.get("batch") or ""), path=str(note.get("path") or ""),
             bytes=int(note.get("bytes") or 0), seconds=float(note.get("seconds") or 0.0),
         )  # fmt: skip
-        self.checkpoints = [*self.checkpoints, saved][-CHECKPOINTS_TOLD:]
+        gone = [int(old) for old in note.get("pruned") or [] if int(old) != step]
+        self.pruned = [*(old for old in self.pruned if old != step and old not in gone), *gone][-PRUNED_TOLD:]
+        here = [info for info in self.checkpoints if info.step != step and info.step not in gone]
+        self.checkpoints = [*here, saved][-CHECKPOINTS_TOLD:]
         if self.ask is not None and self.ask.kind == StopKind.SAVE and self.ask.step == step:
             self.saved_at, self.saving = step, False

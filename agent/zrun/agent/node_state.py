@@ -31,11 +31,11 @@ class IllegalMoveError(Exception):
 class NodeState:
     """One job on one node, for one life of the agent. `now` is the time of the event being handled."""
 
-    def __init__(self, job: str, node: str, *, setup: bool, exit_s: float) -> None:
+    def __init__(self, job: str, node: str, *, setup: bool, exit_s: float, setup_s: float | None) -> None:
         self.job, self.node = job, node
         self.setup = setup
         """The job has set-up commands that this node has not run yet."""
-        self.exit_s = exit_s
+        self.exit_s, self.setup_s = exit_s, setup_s
         self.now = 0.0
         self.doing = Doing.IDLE
         self.seen = 0

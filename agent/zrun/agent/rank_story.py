@@ -27,6 +27,8 @@ class RankStory:
     """The kernel's counter of out-of-memory kills moved."""
     signalled_unix: float | None = None
     """When we first sent it a signal that ends; what it does later is a consequence."""
+    where: str | None = None
+    """The user's own line in its newest stack, if one was taken."""
     early: bool = False
     lingered: bool = False
     """Its script was over, its process was not; ended by us, and no failure."""

@@ -1,7 +1,11 @@
 """One job on this node as a JobReport: the machine's state and what the decks say, nothing added."""
 
+from collections.abc import Iterable
+
 from zrun.agent.attempt import Attempt
 from zrun.agent.node_state import NodeState
+from zrun.agent.rank_story import RankStory
+from zrun.core.deck import Phase
 from zrun.core.rows import pack_rows
 from zrun.wire.report import JobReport
 
@@ -19,7 +23,17 @@ def job_report(state: NodeState, attempt: Attempt | None, now: float) -> JobRepo
         term_seen=state.term_seen, stopped_at=record.stopped_at, saved_at=record.saved_at,
         total_steps=first.total_steps if first and first.total_steps else record.total_steps,
         metrics=first.metrics if first else {}, warnings=record.warnings, left_behind=state.left_behind,
+        pruned=record.pruned, phase_names=_phase_names(record.stories.values()),
     )  # fmt: skip
+
+
+def _phase_names(stories: Iterable[RankStory]) -> dict[str, str]:
+    """Rows have no room for names of a script's own."""
+    return {
+        str(story.rank): story.deck.phase_name
+        for story in stories
+        if story.deck is not None and story.deck.phase is Phase.OWN and story.deck.phase_name
+    }
 
 
 def essence(state: NodeState) -> tuple[object, ...]:

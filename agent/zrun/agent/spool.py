@@ -17,6 +17,7 @@ from typing import Any, Final
 from zrun.agent.log_file import LogFile
 from zrun.agent.log_lines import Place, to_line
 from zrun.core.marks import LONGEST, strip_marks
+from zrun.core.redact import Redactor
 
 CHUNK: Final = 1 << 20
 LONGEST_LINE: Final = 1 << 20
@@ -27,16 +28,22 @@ LAST_LINES: Final = 50
 _OFFSET: Final = struct.Struct("<QQ64s")
 """Offset of the first byte not yet turned into lines, step, batch."""
 _PUNCH: Final = 0x1 | 0x2  # FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE
-_CUT_NOTE: Final = b" [zrun: line cut here, after %d bytes]"
+_CUT_BEGIN: Final = " [zrun: line cut here"
+_CUT_NOTE: Final = _CUT_BEGIN.encode() + b", after %d bytes]"
 
 
 class Spool:
     """One stream of one rank. Errors of the disk are told once through `on_trouble` and tried again at each poll."""
 
     def __init__(
-        self, source: Path, place: Place, sink: LogFile, tail: "deque[str]", on_line: Callable[[dict[str, Any]], None]
-    ) -> None:
-        """`tail` gets the last lines of the rank, both streams; `on_line` each line as it was written."""
+        self, source: Path, place: Place, sink: LogFile, tail: "deque[str]", on_line: Callable[[dict[str, Any]], None],
+        hidden: Callable[[], Redactor] = Redactor,
+    ) -> None:  # fmt: skip
+        """`tail` gets the last lines of the rank, both streams; `on_line` each line as it was written.
+
+        `hidden` gives what must not be in any of them; lines are whole, so that no chunk's border tears a value.
+        """
+        self._hidden = hidden
         self._source, self._place, self._sink, self._tail, self._on_line = source, place, sink, tail, on_line
         self._offset_path = source.with_name(f"{source.name}.offset")
         self._offset, self._step, self._batch = self._load()
@@ -65,6 +72,13 @@ class Spool:
             pass
         self._take(final=True)
 
+    def remove(self) -> None:
+        """What the rank wrote, once all of it is in lines: secrets are hidden there, not here. Raises OSError."""
+        if not self._read():
+            self.close()
+            self._source.unlink(missing_ok=True)
+            self._offset_path.unlink(missing_ok=True)
+
     def _take(self, *, final: bool) -> bool:
         data = self._read()
         used = data.rfind(b"\n") + 1
@@ -77,6 +91,7 @@ class Spool:
         if not used:
             return False
         lines = self._lines(data[:used], whole=final or data[used - 1 : used] in (b"\n", b"\r"))
+        self._hide(lines, whole=data[used - 1 : used] == b"\n")
         if lines:
             self._sink.append(b"".join(_encode(line) for line in lines))
         self._advance(used)
@@ -84,6 +99,16 @@ class Spool:
             self._tail.append(str(line["msg"]))
             self._on_line(line)
         return True
+
+    def _hide(self, lines: list[dict[str, Any]], *, whole: bool) -> None:
+        """`whole` False: the last one was cut, or never ended, perhaps in the middle of a value."""
+        hidden = self._hidden()
+        if not hidden.active:
+            return
+        for line in lines:
+            line["msg"] = hidden.text(line["msg"]) if whole or line is not lines[-1] else _cut(hidden, line["msg"])
+            if "fields" in line:
+                line["fields"] = hidden.value(line["fields"])
 
     def _lines(self, data: bytes, *, whole: bool) -> list[dict[str, Any]]:
         """`whole` False: `data` is the beginning of one line that is too long."""
@@ -135,6 +160,11 @@ class Spool:
 
 def _encode(line: dict[str, Any]) -> bytes:
     return json.dumps(line, ensure_ascii=False).encode("utf-8", "backslashreplace") + b"\n"
+
+
+def _cut(hidden: Redactor, text: str) -> str:
+    at = text.rfind(_CUT_BEGIN)
+    return hidden.cut(text) if at < 0 else hidden.cut(text[:at]) + text[at:]
 
 
 def begun_mark(data: bytes) -> int:

@@ -127,18 +127,19 @@ class Checkpoints:
         self._agreement_on(problem)
         stamp = Stamp(self._job, self._name, self.attempt, fingerprint | {"seed": self._seed})
         path, size = self._saver.save(blocks, values, progress, stamp)
-        self._prune()
-        return Saved(path, progress.step, size, time.monotonic() - begun)
+        pruned = self._prune()
+        return Saved(path, progress.step, size, time.monotonic() - begun, pruned)
 
     def _agreement_on(self, problem: str | None) -> None:
         failed = self._agreement.problems(problem)
         if failed:
             raise CheckpointError("; ".join(f"rank {rank}: {text}" for rank, text in failed.items()))
 
-    def _prune(self) -> None:
+    def _prune(self) -> list[int]:
         if self._rank != 0 or self._keep is None:
-            return
+            return []
         try:
-            commit.prune(self.directory, self._keep, self._keep_every, self._reading)
+            return commit.prune(self.directory, self._keep, self._keep_every, self._reading)
         except OSError as error:
             self._warn(f"old checkpoints in {self.directory} could not be removed: {error}")
+            return []

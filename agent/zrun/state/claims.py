@@ -11,6 +11,7 @@ from pathlib import Path
 from zrun.core.durable import create_exclusive
 from zrun.core.errors import CheckpointError
 from zrun.core.manifest import CONTROL, claims, scan
+from zrun.core.private import make_folder
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +39,7 @@ def claim(directory: Path, job: str, attempt: int, resumed_from: int) -> int:
 
     CheckpointError if this attempt, or a newer one, was claimed before. Raises OSError.
     """
-    (directory / CONTROL).mkdir(parents=True, exist_ok=True, mode=0o700)
+    make_folder(directory / CONTROL)
     newest = max((c.attempt for c in read_claims(directory)), default=0)
     number = attempt or newest + 1
     if number < newest:
@@ -69,7 +70,7 @@ def others(directory: Path, job: str) -> list[Path]:
 def put_away(directory: Path, entries: list[Path]) -> Path:
     """Move another job's checkpoints and claims into a folder of their own, where they stay whole. Raises OSError."""
     target = directory / CONTROL / f"before-{secrets.token_hex(3)}"
-    (target / CONTROL).mkdir(parents=True, mode=0o700)
+    make_folder(target / CONTROL)
     for entry in entries:
         entry.rename(target / entry.relative_to(directory))
     return target

@@ -18,6 +18,7 @@ from typing import Final
 from zrun.core.durable import fsync_folder, write_bytes
 from zrun.core.errors import CheckpointError
 from zrun.core.manifest import CONTROL, MANIFEST, Found, Manifest, folder_name, scan
+from zrun.core.private import make_folder
 
 _FULL: Final = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS}
 _UNFINISHED: Final = re.compile(r"step-\d{6,}\.attempt-(\d+)\.tmp")
@@ -50,7 +51,7 @@ def free_bytes(path: Path) -> int:
 
 def begin(directory: Path, step: int, attempt: int, needed: int, warn: Callable[[str], None]) -> Path:
     """A fresh folder to write into. Raises OSError, or DiskFullError before anything was written."""
-    (directory / CONTROL).mkdir(parents=True, exist_ok=True, mode=0o700)
+    make_folder(directory / CONTROL)
     unfinished = directory / f"{folder_name(step)}.attempt-{attempt}.tmp"
     if unfinished.exists():
         warn(
@@ -111,7 +112,7 @@ def mend(directory: Path) -> None:
 
 def _place(directory: Path, name: str) -> Path:
     folder = directory / CONTROL / name
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    make_folder(folder)
     return folder
 
 
@@ -153,9 +154,9 @@ def surplus(found: Sequence[Found], last: int, every: int | None, reading: int |
     return [f for f in complete if f.step not in kept] + [f for f in found if f.state == "overtaken"]
 
 
-def prune(directory: Path, last: int, every: int | None, reading: int | None) -> list[Path]:
-    """Delete what `surplus` names, oldest first; returns what went. Raises OSError."""
-    gone = surplus(scan(directory), last, every, reading)
-    for entry in sorted(gone, key=lambda f: f.step):
+def prune(directory: Path, last: int, every: int | None, reading: int | None) -> list[int]:
+    """Delete what `surplus` names, oldest first; returns the steps that went. Raises OSError."""
+    gone = sorted(surplus(scan(directory), last, every, reading), key=lambda f: f.step)
+    for entry in gone:
         discard(directory, entry.path)
-    return [entry.path for entry in gone]
+    return [entry.step for entry in gone]

@@ -36,3 +36,5 @@ class Saved:
     step: int
     bytes: int
     seconds: float
+    pruned: list[int] = field(default_factory=list)
+    """Steps of older checkpoints that were then deleted; known on rank 0 only."""

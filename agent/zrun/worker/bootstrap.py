@@ -11,9 +11,11 @@ import sys
 import traceback
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 
 from zrun.core import env
 from zrun.core.deck import Flag, Phase
+from zrun.core.manifest import newest_step
 from zrun.core.notes import NoteKind
 from zrun.worker import dumps, last_words, output
 from zrun.worker.rank import ThisRank, arm
@@ -48,6 +50,7 @@ def _come_to_life(arguments: list[str]) -> ThisRank:
         output.reopen(folder, rank.rank)
         rank.spooled = True
     output.unbuffer()
+    _tell_resume_step(rank)
     dumps.allow_ptrace()
     if folder is not None:
         dumps.arm_dumps(folder / f"rank-{rank.rank}.stacks")
@@ -57,6 +60,18 @@ def _come_to_life(arguments: list[str]) -> ThisRank:
         term.arm()
         Watcher(rank, term).start()
     return rank
+
+
+def _tell_resume_step(rank: ThisRank) -> None:
+    """ZRUN_RESUME_STEP, for the script's first lines: the newest checkpoint as it looks; Session corrects it."""
+    directory, resume = env.get(env.CHECKPOINT_DIR), rank.settings.resume
+    if not directory:
+        return
+    job = env.get(env.JOB) if rank.settings.fresh or resume != "auto" else None  # then only this run's own count
+    step = newest_step(Path(directory), job) if resume != "never" else None
+    if step is None and resume not in ("auto", "never"):
+        step = newest_step(Path(resume))
+    env.put(env.RESUME_STEP, str(step or 0))
 
 
 def _load(arguments: list[str]) -> Callable[[], None]:

@@ -6,7 +6,6 @@ It formats and decides nothing: whether the words count is up to the agent (they
 import json
 import re
 import sys
-import sysconfig
 import time
 import traceback
 from collections.abc import Iterator
@@ -15,9 +14,11 @@ from types import TracebackType
 from typing import Any, Final
 
 import zrun.core
-from zrun.core import env
+from zrun.core import env, user_code
 from zrun.core.deck import Flag
 from zrun.core.notes import NoteKind
+from zrun.core.private import write_text
+from zrun.core.user_code import UserCode
 from zrun.worker.rank import ThisRank
 from zrun.worker.term import EndedByAgent
 
@@ -25,17 +26,12 @@ _LONGEST: Final = 32_000
 """Characters of a traceback that are kept: its beginning (the root) and its end."""
 
 
+_RAISED_IN: Final = "_zrun_raised_in"
 _IN_WORKER: Final = re.compile(r"\ACaught \w+ in .*\.\nOriginal (Traceback .*)", re.DOTALL)
 _FRAME: Final = re.compile(r'^ +File "(.+)", line (\d+)', re.MULTILINE)
 
 
-def _library_folders() -> tuple[str, ...]:
-    paths = {sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")}
-    paths |= {str(Path(room).parent) for room in (*zrun.core.__path__, str(Path(__file__).parent))}
-    return tuple(f"{path}/" for path in paths)
-
-
-_LIBRARIES: Final = _library_folders()
+_ROOMS: Final = tuple(user_code.folder(Path(room).parent) for room in (*zrun.core.__path__, str(Path(__file__).parent)))
 
 
 def chain(error: BaseException) -> list[BaseException]:
@@ -60,19 +56,16 @@ def _frames(trace: TracebackType | None) -> Iterator[tuple[str, int]]:
 def where(errors: list[BaseException]) -> str | None:
     """file:line of the innermost frame in the user's own code, of the first exception that has one."""
     script = getattr(sys.modules.get("__main__"), "__file__", None)
-    own = f"{Path(script).parent}/" if script else "\0"
+    users = UserCode((user_code.folder(Path(script).parent),) if script else (), _ROOMS)
     for error in errors:
         frames = [*_frames(error.__traceback__), *_worker_frames(error)]
         if isinstance(error, SyntaxError) and error.filename:
             frames.append((error.filename, error.lineno or 0))
-        theirs = [
-            (file, line) for file, line in frames
-            if not file.startswith("<") and (file.startswith(own) or not file.startswith(_LIBRARIES))
-        ]  # fmt: skip
-        if theirs:
-            return _short(*theirs[-1])
+        theirs = users.innermost(frames)
+        if theirs is not None:
+            return _short(theirs)
     everything = list(_frames(errors[0].__traceback__))
-    return _short(*everything[-1]) if everything else None
+    return _short(everything[-1]) if everything else None
 
 
 def _from_worker(error: BaseException) -> re.Match[str] | None:
@@ -85,11 +78,11 @@ def _worker_frames(error: BaseException) -> list[tuple[str, int]]:
     return [(file, int(line)) for file, line in _FRAME.findall(found[1])] if found else []
 
 
-def _short(file: str, line: int) -> str:
+def _short(place: tuple[str, int]) -> str:
     try:
-        return f"{Path(file).relative_to(Path.cwd())}:{line}"
-    except (ValueError, OSError):
-        return f"{file}:{line}"
+        return user_code.shown(place, Path.cwd())
+    except OSError:  # the folder was removed under the script
+        return f"{place[0]}:{place[1]}"
 
 
 def type_name(error: BaseException) -> str:
@@ -137,17 +130,36 @@ def is_failure(error: BaseException) -> bool:
     return exit_code_of(error) != 0 and not isinstance(chain(error)[0], EndedByAgent)
 
 
+def raised_in(rank: ThisRank, error: BaseException) -> dict[str, Any]:
+    """phase, step, batch, collective in which `error` was first seen; what the rank enters while it unwinds is none.
+
+    It is kept on the root of the chain, the one object that lives as long as the story does. Once the rank has begun a
+    later step, that exception was handled.
+    """
+    deck = rank.deck
+    step = deck.step() if deck else None
+    root = chain(error)[0]
+    kept: dict[str, Any] | None = getattr(root, _RAISED_IN, None)
+    if kept is not None and kept["step"] == step:
+        return kept
+    phase, own = rank.phase()
+    place = {
+        "phase": own or phase.label, "step": step, "batch": deck.batch() if deck else None,
+        "collective": deck.collective() if deck else None,
+    }  # fmt: skip
+    try:
+        setattr(root, _RAISED_IN, place)
+    except Exception:  # noqa: S110 - an exception class of the user's may refuse attributes: then nothing is kept
+        pass
+    return place
+
+
 def leave(rank: ThisRank, error: BaseException, *, final: bool) -> None:
     """Write the note: final when the exception has left the script, a candidate while it still unwinds."""
     rank.told = id(error)
     if rank.notes is None:
         return
-    deck = rank.deck
-    phase, own = rank.phase()
-    rank.note(
-        NoteKind.LAST_WORDS, **describe(error), final=final, step=deck.step() if deck else None,
-        batch=deck.batch() if deck else None, phase=own or phase.label, collective=deck.collective() if deck else None,
-    )  # fmt: skip
+    rank.note(NoteKind.LAST_WORDS, **describe(error), **raised_in(rank, error), final=final)
     if final:
         rank.raise_flag(Flag.LAST_WORDS)
 
@@ -160,8 +172,9 @@ def write_error_file(error: BaseException) -> None:
     callstack = "".join(traceback.format_exception(error))
     extra = {"py_callstack": callstack, "timestamp": str(int(time.time()))}
     try:
-        Path(path).write_text(
-            json.dumps({"message": {"message": f"{type(error).__name__}: {error}", "extraInfo": extra}})
+        write_text(
+            Path(path),
+            json.dumps({"message": {"message": f"{type(error).__name__}: {error}", "extraInfo": extra}}),
         )
     except Exception:  # noqa: S110 - a full disk or a broken __str__ must not hide the error itself, printed next
         pass

@@ -14,6 +14,7 @@ from zrun.state.checkpoints import Checkpoints
 from zrun.state.commit import DiskFullError
 from zrun.state.parts import Parts
 from zrun.state.progress import Progress
+from zrun.worker import last_words
 from zrun.worker.cadence import EverySeconds, EverySteps
 from zrun.worker.rank import ThisRank
 
@@ -83,6 +84,9 @@ class Saving:
         except CheckpointError as error:
             self._failed(progress.step, error)
             return False
+        except BaseException as error:  # passed on, a dead peer's outcry for one: it was raised in this phase
+            last_words.raised_in(self._here, error)
+            raise
         finally:
             self._here.enter_phase(*before)
             self._cadence.saved()
@@ -90,7 +94,7 @@ class Saving:
         if self._number == 0:
             self._here.note(
                 NoteKind.CHECKPOINT, step=saved.step, batch=progress.batch, path=str(saved.path), bytes=saved.bytes,
-                seconds=saved.seconds,
+                seconds=saved.seconds, pruned=saved.pruned,
             )  # fmt: skip
         return True
 

@@ -215,6 +215,9 @@ class Session:
         self._here.enter_phase(known, name if known is Phase.OWN else "")
         try:
             yield
+        except BaseException as error:  # passed on: should it end the script, it was raised in here
+            last_words.raised_in(self._here, error)
+            raise
         finally:
             self._here.enter_phase(*before)
 

@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final
 
 _PR_SET_CHILD_SUBREAPER: Final = 36
 
@@ -20,6 +20,11 @@ _PR_SET_CHILD_SUBREAPER: Final = 36
 def become_subreaper() -> None:
     """From here on orphaned descendants become our children and are reaped by us."""
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def open_log(path: Path) -> BinaryIO:
+    """To append to, readable by its owner only; the umask is left as it is, for ranks inherit it. Raises OSError."""
+    return os.fdopen(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600), "ab")
 
 
 @dataclass(slots=True)
@@ -43,7 +48,7 @@ class Child:
 
     def start(self, argv: list[str], cwd: Path) -> None:
         """In a session of its own, output appended to the log. Raises OSError."""
-        with self.log.open("ab") as log:
+        with open_log(self.log) as log:
             self._process = subprocess.Popen(
                 argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=cwd, start_new_session=True
             )

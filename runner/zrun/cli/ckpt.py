@@ -47,7 +47,7 @@ def ls(where: str | None, as_json: bool) -> int:
     return 0
 
 
-@ckpt.command("verify")
+@ckpt.command("verify", short_help="Compare every byte with the digests; exit 1 if one is damaged.")
 @where_argument
 @click.option("--step", type=int, help="Only the checkpoint of this step.")
 @json_option

@@ -3,11 +3,13 @@
 import click
 
 from zrun.cli import screen
+from zrun.cli.options import json_option
 
 
 @click.command()
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
-def completion(shell: str) -> int:
+@json_option
+def completion(shell: str, as_json: bool) -> int:
     """Print the completion script; for example `source <(zrun completion bash)`."""
     from click.shell_completion import get_completion_class
 
@@ -15,5 +17,6 @@ def completion(shell: str) -> int:
 
     found = get_completion_class(shell)
     assert found is not None
-    screen.put(found(cli, {}, "zrun", "_ZRUN_COMPLETE").source())
+    script = found(cli, {}, "zrun", "_ZRUN_COMPLETE").source()
+    screen.put_json({"shell": shell, "script": script}) if as_json else screen.put(script)
     return 0

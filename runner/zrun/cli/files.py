@@ -22,7 +22,8 @@ def check(file: Path, overrides: tuple[str, ...], as_json: bool) -> int:
     from zrun.spec.write import not_in_force
 
     spec = load_job(file, overrides=overrides, on_this_machine=True)
-    runs.check_checkpoints(spec.checkpoint.dir, spec.name, spec.checkpoint.resume, fresh=False)
+    goes_on = runs.continued(file.absolute().parent / "runs", spec.name)
+    runs.check_checkpoints(spec.checkpoint, spec.name, goes_on, fresh=False)
     if as_json:
         screen.put_json({"file": str(file), "spec": spec_to_dict(spec), "not_in_force": not_in_force(spec)})
         return 0
@@ -35,7 +36,8 @@ def check(file: Path, overrides: tuple[str, ...], as_json: bool) -> int:
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False), default=Path("job.yaml"))
 @click.option("--name", help="The job's name; else the folder's.")
 @click.option("--run", "script", default="train.py", show_default=True, help="The script and its arguments.")
-def init(file: Path, name: str | None, script: str) -> int:
+@json_option
+def init(file: Path, name: str | None, script: str, as_json: bool) -> int:
     """Write a job file to begin with; an existing one is never overwritten."""
     from zrun.spec.write import starter_yaml
 
@@ -45,6 +47,8 @@ def init(file: Path, name: str | None, script: str) -> int:
     except FileExistsError:
         raise UsageError(f"{file} exists already", "give another name: zrun init OTHER.yaml") from None
     screen.say(f"zrun: wrote {file}; `zrun check {file}` checks it, `zrun launch {file}` runs it")
+    if as_json:
+        screen.put_json({"file": str(file)})
     return 0
 
 
@@ -53,7 +57,8 @@ def _dns_label(folder: str) -> str:
 
 
 @click.command()
-def schema() -> int:
+@json_option
+def schema(as_json: bool) -> int:  # noqa: ARG001 - a schema is JSON already
     """Print the JSON schema of the job file, with every default."""
     from zrun.spec.schema import schema as made
 

@@ -28,6 +28,8 @@ LOOK_EVERY_S: Final = 0.25
 GONE_AFTER_S: Final = 3.0
 """No coordinator and no supervisor for so long: nobody will bring them back."""
 DRAIN_S: Final = 2.0
+QUIET_S: Final = 2.0
+"""Our own agent needs a moment to join; a job that waits for it so long is nothing to hear of."""
 
 _WISH: Final[dict[str, tuple[str, dict[str, Any]]]] = {
     "stop": ("stop", {}),
@@ -57,6 +59,7 @@ class Viewer:
     _interrupts: int = 0
     _away_since: float | None = None
     _said: tuple[str, str] = ("", "")
+    _quiet_until: float = 0.0
     _told: set[str] = field(default_factory=set)
     _progress: Progress = field(default_factory=Progress)
     _lines: RankLines | None = None
@@ -72,6 +75,7 @@ class Viewer:
                 if self.start is not None:
                     self._supervisor = self.start()
                     wait_for_answer(self.target, self._supervisor, signals.pause)
+                    self._quiet_until = time.monotonic() + QUIET_S
                 with self.target.client() as client:
                     self._talk(f"page: {client.page}")
                 return self._detached() if self.detach else self._follow(signals)
@@ -188,7 +192,8 @@ class Viewer:
 
     def _show(self, status: dict[str, Any], now: float) -> None:
         state, reason = str(status.get("state")), str(status.get("reason") or "")
-        if (state, reason) != self._said and state not in FINAL:
+        joining = state == JobState.PENDING and now < self._quiet_until
+        if (state, reason) != self._said and state not in FINAL and not joining:
             self._said = (state, reason)
             style = screen.STATE_STYLE.get(state)
             self._talk(f"{time.strftime('%H:%M:%S')} {state}" + (f": {reason}" if reason else ""), style)
@@ -273,7 +278,7 @@ def final_code(verdict: dict[str, Any]) -> int:
     code = verdict.get("exit_code")
     if isinstance(code, int) and not isinstance(code, bool):
         return code
-    return exit_code_of(JobState(str(verdict["state"])))
+    return exit_code_of(JobState(str(verdict["state"])), timed_out=bool(verdict.get("timed_out")))
 
 
 def hurry_supervisor(target: Target) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -51,7 +51,9 @@ class Wanted:
 @click.option("--set", "overrides", multiple=True, metavar="a.b=c", help="Override a field of the file.")
 @click.option("--fresh", is_flag=True, help="A new run, whatever ran before.")
 @click.option("--allow-changed", multiple=True, metavar="KEY", help="Resume though KEY of the job has changed.")
-@click.option("--on", type=click.Choice(["local", "slurm", "ssh"]), default="local", show_default=True)
+@click.option(
+    "--on", type=click.Choice(["local", "slurm", "ssh"]), default="local", show_default=True, help="Where to run."
+)
 @click.option(
     "--run-dir", type=click.Path(path_type=Path, file_okay=False), help="Folder of runs (else ./runs beside FILE)."
 )
@@ -73,7 +75,6 @@ def launch(file: Path, arguments: tuple[str, ...], detach: bool, variables: tupl
     if dry_run:
         screen.put_json(spec_to_dict(spec)) if as_json else screen.put(to_yaml(spec).rstrip())
         return Exit.DONE
-    runs.check_checkpoints(spec.checkpoint.dir, spec.name, spec.checkpoint.resume, fresh=fresh)
     wanted = Wanted((run_dir or file.absolute().parent / "runs").absolute(), fresh, detach, as_json)
     if address := coordinator or env.get(env.COORDINATOR):
         return _hand_over(spec, wanted, address)
@@ -87,6 +88,8 @@ def _launch_here(spec: JobSpec, wanted: Wanted) -> int:
         choice = runs.choose(wanted.runs, spec.name, fresh=wanted.fresh, slurm_job=slurm_job)
         if choice.says:
             screen.say(f"zrun: {choice.says}")
+        goes_on = choice.folder.job if choice.folder else None
+        runs.check_checkpoints(spec.checkpoint, spec.name, goes_on, fresh=wanted.fresh)
         folder = choice.folder or runs.make_folder(wanted.runs, spec.name)
         if choice.folder is not None:
             prepare_again(folder, spec_to_dict(spec))
@@ -103,12 +106,15 @@ def _launch_here(spec: JobSpec, wanted: Wanted) -> int:
     return viewer.run()
 
 
-def prepare_again(folder: RunFolder, spec: dict[str, object] | None) -> None:
-    """A run that goes on: its last supervisor must be gone; if it was over, the coordinator is told that it is not."""
+def prepare_again(folder: RunFolder, spec: dict[str, Any]) -> None:
+    """A run that goes on: its last supervisor must be gone.
+
+    The coordinator is told if the job was over, and of a job that is not the one it knows.
+    """
     if not wait_for_end(folder):
         raise UsageError(f"the supervisor of {folder.job} does not end", f"see {folder.supervisor_log}")
-    if read_json(folder.verdict).get("state") in FINAL:
-        changed = spec is not None and spec != read_json(folder.spec_json)
+    changed = spec != read_json(folder.spec_json)
+    if changed or read_json(folder.verdict).get("state") in FINAL:
         ask_resume(folder, {"spec": spec} if changed else {})
 
 
@@ -142,8 +148,10 @@ def _hand_over(spec: JobSpec, wanted: Wanted, address: str) -> int:
         earlier = None if wanted.fresh else next((j for j in client.jobs() if j["name"] == spec.name), None)
         if earlier and earlier["state"] not in FINAL:
             raise UsageError(f"{earlier['job']} is live ({earlier['state']}) at {address}", "stop it or give --fresh")
-        if earlier and earlier["state"] == JobState.PREEMPTED:
-            job, folder = str(earlier["job"]), RunFolder(Path(str(earlier["run_dir"])))
+        goes_on = str(earlier["job"]) if earlier and earlier["state"] == JobState.PREEMPTED else None
+        runs.check_checkpoints(spec.checkpoint, spec.name, goes_on, fresh=wanted.fresh)
+        if earlier and goes_on:
+            job, folder = goes_on, RunFolder(Path(str(earlier["run_dir"])))
             client.tell(job, "resume", {"options": {"spec": spec_to_dict(spec)}})
             screen.say(f"zrun: {job} was preempted; going on with it at {address}")
         else:

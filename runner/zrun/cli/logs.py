@@ -62,11 +62,11 @@ class Filter:
 @click.option("--node", metavar="N", help="Only ranks of this node.")
 @click.option("--attempt", metavar="N", help="This attempt, or `all`; else the newest.")
 @click.option("--first-error", is_flag=True, help="The first error of the attempt and what its rank said next.")
-@click.option("--level", type=click.Choice(LEVELS), help="Lines of at least this level.")
+@click.option("--level", type=click.Choice(LEVELS, case_sensitive=False), help="Lines of at least this level.")
 @click.option("--since", "since_", metavar="T", help="Newer than a duration (10m) or a time.")
 @click.option("--tail", type=click.IntRange(min=0), default=1000, show_default=True, help="Last N lines; 0 = all.")
 @click.option("--grep", metavar="RE", help="Lines in which this regular expression is found.")
-@click.option("--stream", type=click.Choice(["stdout", "stderr"]))
+@click.option("--stream", type=click.Choice(["stdout", "stderr"]), help="Only this one.")
 @coordinator_option
 @json_option
 def logs(job: str | None, follow: bool, rank: str | None, node: str | None, attempt: str | None, first_error: bool,

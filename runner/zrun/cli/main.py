@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from zrun.cli.commands import ALIASES, COMMANDS
+from zrun.cli.commands import ALIASES, COMMANDS, GROUPS
 from zrun.core.errors import Exit, SpecError, ZrunError
 
 
@@ -26,8 +26,10 @@ class LazyCommands(click.Group):
         return entry.load() if entry else None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click's signature
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, entry.help) for name, entry in COMMANDS.items()])
+        widest = max(map(len, COMMANDS))
+        for title, entries in GROUPS.items():
+            with formatter.section(title):
+                formatter.write_dl([(name.ljust(widest), entry.help) for name, entry in entries.items()])
 
 
 def _version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
@@ -38,15 +40,22 @@ def _version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
         ctx.exit()
 
 
-@click.group(cls=LazyCommands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.group(
+    cls=LazyCommands,
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+)
 @click.option(
     "--version", is_flag=True, expose_value=False, is_eager=True, callback=_version, help="Print the version."
 )
-def cli() -> None:
+@click.pass_context
+def cli(ctx: click.Context) -> None:
     """Run a distributed PyTorch job and keep it alive: see what broke, why, and go on where it was.
 
     JOB is a job's id, a unique beginning of it, or its name (the newest); none means the newest job.
     """
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help())
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -10,14 +10,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from zrun.cli.lookup import address_in, answering, read_json, supervised
-from zrun.core import durable, manifest
+from zrun.core import durable, env, manifest, private
 from zrun.core.errors import UsageError
 from zrun.core.ids import new_job_id
 from zrun.core.runfolder import RunFolder
 from zrun.core.states import FINAL, JobState
+
+if TYPE_CHECKING:
+    from zrun.spec.job import Checkpoint
 
 SLURM_FILE: Final = "slurm-job-id"
 
@@ -72,7 +75,7 @@ def make_folder(runs: Path, name: str) -> RunFolder:
     """A new run's folder with its token. Raises UsageError if it cannot be made."""
     folder = RunFolder(runs / new_job_id(name))
     try:
-        runs.mkdir(parents=True, exist_ok=True, mode=0o700)
+        private.make_folder(runs)
         folder.root.mkdir(mode=0o700)
         durable.create_exclusive(folder.token, secrets.token_hex(32).encode() + b"\n")
     except OSError as error:
@@ -101,7 +104,7 @@ def _unwritable(folder: Path, error: OSError) -> UsageError:
 def launch_lock(runs: Path) -> Iterator[None]:
     """Two launches of one folder decide one after the other. Held on the folder itself."""
     try:
-        runs.mkdir(parents=True, exist_ok=True, mode=0o700)
+        private.make_folder(runs)
         handle = os.open(runs, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as error:
         raise _unwritable(runs, error) from error
@@ -112,17 +115,45 @@ def launch_lock(runs: Path) -> Iterator[None]:
         os.close(handle)
 
 
-def check_checkpoints(directory: str, name: str, resume: str, *, fresh: bool) -> None:
-    """Refuse an absolute checkpoint folder that holds another job's checkpoints, unless it is asked for."""
-    if fresh or resume not in {"auto", "never"} or not Path(directory).is_absolute():
+def continued(runs: Path, name: str) -> str | None:
+    """The id of the run that a launch would go on with, a live one too; None if it would begin a new one."""
+    try:
+        folder = choose(runs, name, fresh=False, slurm_job="").folder
+    except UsageError:
+        folder = runs_of(runs, name)[0]  # it is live
+    return folder.job if folder else None
+
+
+def check_checkpoints(checkpoint: "Checkpoint", name: str, job: str | None, *, fresh: bool) -> None:
+    """Refuse an absolute checkpoint folder with another run's checkpoints, unless they are asked for or put aside.
+
+    `job`: the run that goes on, None for a new one. The ranks would refuse too, but only once they are up.
+    """
+    directory = checkpoint.dir
+    if fresh or checkpoint.resume not in {"auto", "never"} or not Path(directory).is_absolute():
         return
     try:
         found = manifest.scan(Path(directory))
     except OSError as error:
         raise UsageError(f"checkpoint.dir {directory} cannot be read: {error.strerror}") from error
-    others = sorted({one.manifest.name for one in found if one.manifest and one.manifest.name != name})
+    made = [one.manifest for one in found if one.manifest and one.manifest.job != job]
+    others = sorted({one.name for one in made if one.name != name})
+    ways = f"choose another folder, or `checkpoint: {{resume: {directory}}}` to begin from them, or --fresh"
     if others:
+        raise UsageError(f"checkpoint.dir {directory} holds checkpoints of {', '.join(others)}, not of {name}", ways)
+    if made and checkpoint.resume == "auto":
+        newest = max(made, key=lambda one: one.saved_at).job
         raise UsageError(
-            f"checkpoint.dir {directory} holds checkpoints of {', '.join(others)}, not of {name}",
-            f"choose another folder, or `checkpoint: {{resume: {directory}}}` to begin from them, or --fresh",
+            f"checkpoint.dir {directory} holds checkpoints of {newest}, another run of {name}",
+            f"`zrun resume {newest}` goes on with it; else {ways}",
+        )
+
+
+def check_secrets(names: list[str]) -> None:
+    """Refuse to start programs that would hand on a secret without a value: it is taken from their environment."""
+    missing = [name for name in names if name not in env.snapshot()]
+    if missing:
+        raise UsageError(
+            f"secret {', '.join(missing)} is not set in your environment",
+            "; ".join(f"export {name}=..." for name in missing),
         )

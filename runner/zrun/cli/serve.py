@@ -19,7 +19,7 @@ _FOLDER = click.Path(path_type=Path, file_okay=False)
 @click.command()
 @click.option("--dir", "directory", type=_FOLDER, help="Serve many jobs; journal and token lie here.")
 @click.option("--embedded", type=_FOLDER, metavar="RUN_DIR", help="Serve the one job of this run's folder.")
-@click.option("--host", default="127.0.0.1", show_default=True)
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen at.")
 @click.option("--port", type=click.IntRange(0, 65535), default=0, show_default=True, help="0 = any free one.")
 @click.option("--allow-plain-http", is_flag=True, help="Listen beyond this machine without TLS, in a trusted network.")
 def coordinator(directory: Path | None, embedded: Path | None, host: str, port: int, allow_plain_http: bool) -> int:

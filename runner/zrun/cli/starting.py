@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
+from zrun.cli.children import open_log
 from zrun.cli.lookup import Target, address_in, read_json, supervised
 from zrun.cli.supervisor import facts_path, log_path, resume_path
 from zrun.core import durable
@@ -36,7 +37,7 @@ def start_supervisor(folder: RunFolder) -> "subprocess.Popen[bytes]":
     old = address_in(folder)
     port = urlsplit(old).port or 0 if old else 0
     folder.coordinator.unlink(missing_ok=True)
-    with folder.supervisor_log.open("ab") as log:
+    with open_log(folder.supervisor_log) as log:
         return subprocess.Popen(
             [sys.executable, "-P", "-m", "zrun.cli.supervisor", str(folder.root), str(port)],
             stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=folder.root, start_new_session=True,

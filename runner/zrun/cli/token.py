@@ -7,7 +7,7 @@ import click
 
 from zrun.cli import screen
 from zrun.cli.lookup import find, outside_token, token_in
-from zrun.cli.options import job_argument
+from zrun.cli.options import job_argument, json_option
 from zrun.core import durable
 from zrun.core.errors import NotFoundError
 
@@ -16,16 +16,18 @@ from zrun.core.errors import NotFoundError
 @job_argument
 @click.option("--dir", "directory", type=click.Path(path_type=Path, file_okay=False),
               help="Of the coordinator whose folder this is; made if missing.")  # fmt: skip
-def token(job: str | None, directory: Path | None) -> int:
+@json_option
+def token(job: str | None, directory: Path | None, as_json: bool) -> int:
     """Print the token that opens JOB's coordinator (or, with --dir, a standalone coordinator's)."""
     if directory is not None:
-        screen.put(make_token(directory))
+        made = make_token(directory)
+        screen.put_json({"dir": str(directory), "token": made}) if as_json else screen.put(made)
         return 0
     target = find(job)
     found = outside_token() if target.coordinator else token_in(target.folder) if target.folder else ""
     if not found:
         raise NotFoundError(f"no token is known for {target.job}")
-    screen.put(found)
+    screen.put_json({"job": target.job, "token": found}) if as_json else screen.put(found)
     return 0
 
 

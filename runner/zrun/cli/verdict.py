@@ -6,6 +6,8 @@ from zrun.cli.screen import span
 
 LONGEST: Final = 30
 _WIDTH: Final = 10
+_LONGEST: Final = 280
+"""Characters of a headline."""
 
 
 def block(status: dict[str, Any], run_dir: str) -> list[str]:
@@ -44,9 +46,15 @@ def cause(incident: dict[str, Any]) -> list[str]:
 
 def headline(incident: dict[str, Any]) -> str:
     """`crash of rank 1 on node a: ValueError: bad sample`."""
-    who = f" of rank {incident['rank']}" if incident.get("rank") is not None else ""
+    rank, fault = incident.get("rank"), str(incident.get("class") or "incident")
+    who = f" of rank {rank}" if rank is not None else ""
     where = f" on node {incident['node']}" if incident.get("node") else ""
-    if incident.get("exception"):
+    if who == "" and fault == "node" and where:
+        who, where = f" {incident['node']}", ""
+    said = str(incident.get("headline") or "")
+    if said and _told_by_others(incident, fault):
+        what = said.removeprefix(f"rank {rank}: ")
+    elif incident.get("exception"):
         message = incident.get("message")
         what = f"{incident['exception']}: {message}" if message else str(incident["exception"])
     elif incident.get("signal"):
@@ -54,8 +62,16 @@ def headline(incident: dict[str, Any]) -> str:
     elif incident.get("exit_code") is not None:
         what = f"exit code {incident['exit_code']}"
     else:
-        what = str(incident.get("headline") or incident.get("message") or "")
-    return f"{incident.get('class', 'incident')}{who}{where}" + (f": {what}" if what else "")
+        what = said.removeprefix(f"rank {rank}: ") or str(incident.get("message") or "")
+    flat = " ".join(what.split())
+    return f"{fault}{who}{where}" + (
+        f": {flat if len(flat) <= _LONGEST else flat[: _LONGEST - 1] + '…'}" if flat else ""
+    )
+
+
+def _told_by_others(incident: dict[str, Any], fault: str) -> bool:
+    """How the process ended does not say what was wrong: it hung, vanished with its node, or left too early."""
+    return fault in {"hang", "node"} or (incident.get("exit_code") == 0 and not incident.get("exception"))
 
 
 def _deciding(status: dict[str, Any], incidents: list[dict[str, Any]]) -> dict[str, Any]:

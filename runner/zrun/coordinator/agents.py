@@ -77,9 +77,11 @@ def join(fleet: Fleet, hello: Hello) -> Link:
     if old is not None:
         old.close("the agent connected again")
     link = fleet.links[hello.node] = Link(hello.node, hello.boot)
+    link.secrets_held = set(hello.secrets_held)
     seen = fleet.table.nodes.get(hello.node)
     if seen is None or seen.boot != hello.boot:
-        seen = NodeSeen(hello.node, hello.boot, heard=fleet.silence.now, came=fleet.clock.now())
+        last = seen.last if seen is not None else {}
+        seen = NodeSeen(hello.node, hello.boot, heard=fleet.silence.now, came=fleet.clock.now(), last=last)
         fleet.table.nodes[hello.node] = seen
     else:
         seen.report = None  # what it said before may be older than what we forgot
@@ -132,7 +134,7 @@ def _take(fleet: Fleet, link: Link, frame: bytes) -> None:
             for line in message.lines:
                 job = fleet.jobs.get(line.job)
                 if job is not None:
-                    text = job.redactor.text(line.msg[:2000])
+                    text = job.redactor.text(line.msg)[:2000]
                     fleet.log.info("line", job=line.job, rank=line.rank, level_of_line=line.level, because=text)
         case Hello():
             raise ProtocolError("a second hello")

@@ -14,7 +14,7 @@ from zrun.core import env
 from zrun.core.errors import UsageError
 from zrun.core.runfolder import RunFolder
 from zrun.machine.events import Command, Submitted
-from zrun.spec.job import JobSpec, spec_from_dict
+from zrun.spec.job import JobSpec, spec_from_dict, spec_to_dict
 
 RESUME_FILE = "resume.json"
 
@@ -43,8 +43,11 @@ def submit_embedded(fleet: Fleet, folder: RunFolder) -> int:
     if not path.exists():
         return n
     job = next(iter(fleet.jobs.values()))
-    if job.state.over:
-        return fleet.emit(job.id, Command("resume", who="launch", options=_resume(folder)))
+    options = _resume(folder)
+    if "spec" in options:
+        read_spec(folder, options["spec"])
+    if job.state.over or options.get("spec", spec_to_dict(job.spec)) != spec_to_dict(job.spec):
+        return fleet.emit(job.id, Command("resume", who="launch", options=options))
     fleet.log.info("resume.json passed over", because=f"the job is {job.state.state}", job=job.id)
     return n
 
@@ -54,10 +57,10 @@ def forget_resume(folder: RunFolder) -> None:
     (folder.root / RESUME_FILE).unlink(missing_ok=True)
 
 
-def read_spec(folder: RunFolder) -> tuple[JobSpec, dict[str, Any]]:
-    """Raises UsageError."""
+def read_spec(folder: RunFolder, told: Any = None) -> tuple[JobSpec, dict[str, Any]]:
+    """What spec.json holds, or `told` if that is given. Raises UsageError."""
     try:
-        value = json.loads(folder.spec_json.read_text())
+        value = json.loads(folder.spec_json.read_text()) if told is None else told
         return spec_from_dict(value), value
     except OSError as error:
         raise UsageError(

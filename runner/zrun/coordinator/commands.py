@@ -16,6 +16,7 @@ from zrun.coordinator.held import HeldJob
 from zrun.core.durable import write_json
 from zrun.core.errors import UsageError
 from zrun.core.ids import JOB_ID
+from zrun.core.private import make_folder
 from zrun.core.runfolder import RunFolder
 from zrun.machine.events import Command, Submitted
 from zrun.spec.job import JobSpec, spec_from_dict, spec_to_dict
@@ -54,6 +55,8 @@ class Commands:
             raise ConflictError(f"{job.id} is {job.state.state}: {job.state.reason}", f"zrun resume {job.id}")
         if not job.state.over and what in FOR_FINAL:
             raise ConflictError(f"{job.id} is {job.state.state}", f"zrun restart {job.id} begins a new attempt")
+        if options and "spec" in options:
+            _understood(options["spec"])
         n = self.fleet.emit(job.id, Command(what, who, within_s, options or {}))
         await self.fleet.until_committed(n)
         return n
@@ -84,11 +87,15 @@ def enter(fleet: Fleet, submitted: Submitted) -> int:
     return n
 
 
-def _checked_spec(wanted: Wanted) -> JobSpec:
+def _understood(told: Any) -> JobSpec:
     try:
-        spec = spec_from_dict(wanted.spec)
+        return spec_from_dict(told)
     except (msgspec.ValidationError, TypeError, ValueError) as error:
         raise UsageError(f"the job's spec is not understood: {error}", "submit it with `zrun launch FILE`") from error
+
+
+def _checked_spec(wanted: Wanted) -> JobSpec:
+    spec = _understood(wanted.spec)
     for name, value in (*wanted.env.items(), *wanted.secrets.items()):
         if not _ENV_NAME.fullmatch(name) or "\0" in value:
             raise UsageError(f"{name!r} cannot be an environment variable")
@@ -115,7 +122,7 @@ def _checked_folder(run_dir: str) -> RunFolder:
 
 def _write_folder(folder: RunFolder, spec: JobSpec) -> None:
     try:
-        folder.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_folder(folder.root)
         if not folder.spec_json.exists():
             write_json(folder.spec_json, spec_to_dict(spec))
     except OSError as error:

@@ -19,8 +19,9 @@ from zrun.coordinator.outbox import ACK_EVERY, Link, OrderBook
 from zrun.coordinator.papers import remark
 from zrun.coordinator.scribe import Scribe
 from zrun.coordinator.table import NodeSeen, Table
-from zrun.machine.actions import Action, Finish, Give, Note
-from zrun.machine.events import CoordinatorStarted, Event, NodeHeard, Submitted
+from zrun.machine.actions import Action, Finish, Give, Note, OpenIncident
+from zrun.machine.events import Command, CoordinatorStarted, Event, NodeHeard, Submitted
+from zrun.machine.roll_call import roll_line
 from zrun.wire.report import NodeReport
 
 DEFAULT_LEASE_S = 3.0
@@ -71,6 +72,8 @@ class Fleet:
                     seen = NodeSeen(name, member.boot, heard=self.silence.now, came=self.clock.now())
                     seen.connected, seen.closed = False, self.silence.now
                     self.table.nodes[name] = seen
+            if job.state.over:
+                job.views.remember(job.papers.read_verdict())
             job.papers.write_verdict()
         self.emit(None, CoordinatorStarted())
 
@@ -123,11 +126,16 @@ class Fleet:
             concerned = list(self.jobs.values())  # those that are over too: a resume must not trust old words
         else:
             concerned = [self.jobs[entry.job]] if entry.job in self.jobs else []
+        if isinstance(entry.event, Command) and entry.event.what == "resume":
+            for link in self.links.values():
+                link.briefed.discard(entry.job or "")  # agents forgot the job, or know it as it was before
         return [(job, job.handle(entry, self.log)) for job in concerned]
 
     def _carry(self, job: HeldJob, entry: Entry, actions: list[Action], *, live: bool) -> None:
         for action in actions:
             match action:
+                case OpenIncident() if live:
+                    job.papers.roll_calls[action.number] = self._roll_call(job, action.attempt)
                 case Give():
                     if self.book.give(action.node, action.boot, job.id, action.order) and live:
                         self.send_order(action.node)
@@ -142,11 +150,22 @@ class Fleet:
         try:
             job.papers.write(entry, actions, {i.number: i for i in job.state.incidents})
             if live:
+                if isinstance(entry.event, Command) and "spec" in entry.event.options:
+                    job.papers.write_job(job.spec)
                 job.papers.write_verdict()
         except Exception as error:  # papers are for people: no mistake in them may hold up an order
             self.log.exception("papers not written", job=job.id, n=entry.n, because=f"{type(error).__name__}: {error}")
         if live:
             self.changed(job.id)
+
+    def _roll_call(self, job: HeldJob, attempt: int) -> str:
+        """Every rank as it was told of last, a line each."""
+        current = job.state.current
+        seats = current.nodes if current is not None and current.number == attempt else ()
+        seen = [self.table.nodes[node] for node in seats if node in self.table.nodes]
+        told = [(row, one) for one in seen for row in one.last_rows(job.id, attempt)]
+        return "".join(f"{roll_line(row, one.phase_names(job.id).get(row.rank, ''))}, node {one.node}\n"
+                       for row, one in sorted(told, key=lambda pair: pair[0].rank))  # fmt: skip
 
     # --- nodes
 
@@ -204,6 +223,10 @@ class Fleet:
         held = [self.jobs[job] for job in ids if job in self.jobs]
         lease = min((job.spec.restart.lease_s for job in held), default=DEFAULT_LEASE_S)
         briefs = [self.notebook.brief(job) for job in held if job.id not in link.briefed]
+        for job in held:
+            if job.missing_secrets and job.id not in link.briefed | link.secrets_held:
+                because = f"{', '.join(job.missing_secrets)}: they came with the submission and are in no file"
+                self.log.warning("secrets without a value", job=job.id, node=node, because=because)
         self.book.send(link, briefs, seen.report.serial, lease, self.clock.now())
 
     # --- looking things up

@@ -16,12 +16,12 @@ from zrun.coordinator.clock import MachineClock
 from zrun.coordinator.inbox import Told
 from zrun.coordinator.journal import Entry
 from zrun.coordinator.papers import Papers
-from zrun.coordinator.redact import Redactor
 from zrun.coordinator.scribe import Scribe
 from zrun.coordinator.table import Table
 from zrun.coordinator.views import Views
 from zrun.core.durable import write_json
 from zrun.core.ids import JobId
+from zrun.core.redact import Redactor
 from zrun.core.runfolder import RunFolder
 from zrun.machine.actions import Action, Record
 from zrun.machine.events import Command, Submitted
@@ -49,18 +49,28 @@ class HeldJob:
     def __init__(self, entry: Entry, submitted: Submitted, handed: Handed, scribe: Scribe, table: Table,
                  clock: MachineClock) -> None:  # fmt: skip
         self.id = submitted.job
-        self.spec: JobSpec = spec_from_dict(submitted.spec)
         self.folder = RunFolder(Path(submitted.run_dir))
         self.handed = handed
         self.redactor = Redactor(handed.secrets.values())
         self.machine = JobMachine(JobId(self.id))
+        self._submitted = spec_from_dict(submitted.spec)
         self.told = Told()
         self.judge: HangJudge | None = None
         self.judged_attempt = 0
         self.judged_since = 0.0
         self.clock_from = unix(entry.wall)
-        self.views = Views(self.machine.job, self.spec, self.clock_from, table, clock, lambda: self.judge)
+        self.views = Views(self.machine.job, self.clock_from, table, clock, lambda: self.judge)
         self.papers = Papers(self.folder, scribe, self.redactor, self.views.incident, self.views.verdict)
+
+    @property
+    def spec(self) -> JobSpec:
+        """The job as the machine knows it: a resume may have changed it."""
+        return self.machine.job.spec or self._submitted
+
+    @property
+    def missing_secrets(self) -> list[str]:
+        """Names without a value: this process did not see the submission."""
+        return [name for name in self.spec.secrets if name not in self.handed.secrets]
 
     @property
     def state(self) -> Job:
@@ -70,7 +80,7 @@ class HeldJob:
     def handle(self, entry: Entry, log: Any) -> list[Action]:
         """Let the machine decide. A bug in it costs this decision, is told loudly, and stops no other job."""
         self.told.note(entry.event, entry.at)
-        if isinstance(entry.event, Command) and entry.event.what == "resume":
+        if isinstance(entry.event, Command) and entry.event.what == "resume" and self.state.over:
             self.clock_from = unix(entry.wall)
         before, incidents = self.state.attempt, len(self.state.incidents)
         try:

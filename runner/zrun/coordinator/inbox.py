@@ -14,6 +14,8 @@ from zrun.core.rows import RankRow, RowFlag
 from zrun.machine.events import (
     AttemptStarted,
     CheckpointCommitted,
+    CheckpointsPruned,
+    Command,
     CoordinatorStarted,
     DurationOver,
     Event,
@@ -54,6 +56,7 @@ class Told:
     verified_at: float = 0.0
     saved: set[tuple[int, int, str]] = field(default_factory=set)
     save_failed: set[tuple[int, int, str]] = field(default_factory=set)
+    pruned: set[tuple[int, int]] = field(default_factory=set)
     suspected: Suspected | None = None
     suspended: bool = False
     duration_over: bool = False
@@ -85,12 +88,16 @@ class Told:
                 self.saved.add((event.attempt, event.step, event.tier))
             case SaveFailed():
                 self.save_failed.add((event.attempt, event.step, event.error))
+            case CheckpointsPruned():
+                self.pruned |= {(event.attempt, step) for step in event.steps}
             case Suspected():
                 self.suspected = None if event.cleared else event
             case Suspended():
                 self.suspended = event.stopped
             case DurationOver():
                 self.duration_over = True
+            case Command(what="resume"):
+                self.duration_over = False
             case _:
                 pass
 
@@ -99,6 +106,7 @@ class Told:
         self.failures = {key: v for key, v in self.failures.items() if key[1] >= attempt - 1}
         self.saved = {key for key in self.saved if key[0] >= attempt - 1}
         self.save_failed = {key for key in self.save_failed if key[0] >= attempt - 1}
+        self.pruned = {key for key in self.pruned if key[0] >= attempt - 1}
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +147,7 @@ def _heard(job: str, seen: NodeSeen, said: JobReport) -> NodeHeard:
         node=seen.node, boot=seen.boot, doing=said.doing, attempt=said.attempt, seen=said.seen, settled=said.settled,
         collected=said.collected, stopped_at=said.stopped_at, saved_at=said.saved_at, term_seen=said.term_seen,
         leaving_in_s=seen.report.leaving_in_s if seen.report else None,
-        step=min((completed(row) for row in rows), default=0),
+        step=min((completed(row) for row in rows), default=0), ranks=len(rows),
     )  # fmt: skip
 
 
@@ -167,6 +175,9 @@ def _saves(told: Told, said: JobReport) -> list[Event]:
         step, error = _whole(lost.get("step")), str(lost.get("error", ""))
         if (said.attempt, step, error) not in told.save_failed:
             found.append(SaveFailed(said.attempt, step, error, bool(lost.get("disk_full"))))
+    pruned = [step for step in said.pruned if (said.attempt, step) not in told.pruned]
+    if pruned:
+        found.append(CheckpointsPruned(said.attempt, pruned))
     return found
 
 

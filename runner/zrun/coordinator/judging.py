@@ -28,7 +28,8 @@ def judge(fleet: Fleet, job: HeldJob) -> None:
     nodes = {row.rank: node for node, rows in by_node.items() for row in rows}
     # On the silence clock, so that a stall of this process does not make every row look stale.
     age = {rank: max(0.0, fleet.silence.now - fleet.table.nodes[node].heard) for rank, node in nodes.items()}
-    for said in hang_judge.look(rows, now, age, nodes, current.resumed_step):
+    names = {rank: name for node in by_node for rank, name in fleet.table.nodes[node].phase_names(job.id).items()}
+    for said in hang_judge.look(rows, now, age, nodes, current.resumed_step, names):
         if _is_news(job, said):
             fleet.emit(job.id, said)
     _take_back_the_forgotten(fleet, job, hang_judge, now)
@@ -48,8 +49,8 @@ def _is_news(job: HeldJob, said: Suspected | Suspended) -> bool:
     before = job.told.suspected
     if said.cleared or before is None:
         return not said.cleared or before is not None
-    return (before.attempt, before.ranks, before.kind, before.provable) != (
-        said.attempt, said.ranks, said.kind, said.provable)  # fmt: skip
+    return (before.attempt, before.ranks, before.kind, before.provable, before.busy) != (
+        said.attempt, said.ranks, said.kind, said.provable, said.busy)  # fmt: skip
 
 
 def _take_back_the_forgotten(fleet: Fleet, job: HeldJob, hang_judge: HangJudge, now: float) -> None:

@@ -32,7 +32,8 @@ from zrun.coordinator.running import run_fleet
 from zrun.coordinator.scribe import Scribe
 from zrun.coordinator.stream import Changes
 from zrun.core.durable import create_exclusive, write_json
-from zrun.core.errors import Exit, UsageError, ZrunError
+from zrun.core.errors import LaunchError, UsageError, ZrunError
+from zrun.core.private import make_folder
 from zrun.core.runfolder import RunFolder
 from zrun.wire.frames import LARGEST_UP
 
@@ -64,19 +65,18 @@ class CoordinatorConfig:
 
 
 def run_coordinator(config: CoordinatorConfig, routers: Sequence[APIRouter] = ()) -> int:
-    """Serve until the embedded job is over (0), a signal comes (STOPPED_BY_SIGNAL), or it cannot begin (1 or 2)."""
+    """Serve until the embedded job is over (0) or a signal comes (STOPPED_BY_SIGNAL).
+
+    Raises ZrunError if it cannot begin, for a person to read.
+    """
     log = own_log()
     try:
         with contextlib.ExitStack() as opened:
             coordinator = Coordinator(config, log, opened)
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
                 return runner.run(coordinator.serve(routers))
-    except ZrunError as error:
-        log.critical("the coordinator cannot run", because=str(error), hint=error.hint)
-        return int(error.exit_code)
     except OSError as error:
-        log.critical("the coordinator cannot run", because=str(error))
-        return int(Exit.OWN_FAILURE)
+        raise LaunchError(f"the coordinator cannot run: {error}") from error
 
 
 class Coordinator:
@@ -92,7 +92,7 @@ class Coordinator:
         self.log = log
         self.code = 0
         self.home = config.home
-        self.home.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_folder(self.home)
         self.keys = Keys(read_token(RunFolder(self.home).token))
         self.socket = opened.enter_context(contextlib.closing(bind(config.host, config.port)))
         self.journal = Journal(RunFolder(self.home).journal)
@@ -196,7 +196,7 @@ class _Server(uvicorn.Server):
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """A listening socket. Raises ZrunError if the port is taken or the address is not ours."""
+    """A listening socket. Raises LaunchError if the port is taken or the address is not ours."""
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         sock = socket.socket(family, socket.SOCK_STREAM)
@@ -208,7 +208,7 @@ def bind(host: str, port: int) -> socket.socket:
         sock.listen(2048)
     except OSError as error:
         sock.close()
-        raise ZrunError(
+        raise LaunchError(
             f"cannot listen on {host}:{port}: {error.strerror}", "choose another --port, or 0 for any"
         ) from error
     sock.setblocking(False)

@@ -27,6 +27,8 @@ class Link:
         self.frames: asyncio.Queue[bytes | None] = asyncio.Queue(OUTBOX_FRAMES)
         self.closed_because = ""
         self.briefed: set[str] = set()
+        self.secrets_held: set[str] = set()
+        """Jobs whose secrets its agent has in memory, as its Hello said."""
         self.reports = 0
 
     def send(self, message: Down) -> None:

@@ -13,8 +13,8 @@ import msgspec
 
 from zrun.coordinator.journal import Entry, wall_now
 from zrun.coordinator.logs import backwards
-from zrun.coordinator.redact import Redactor
 from zrun.coordinator.scribe import Scribe
+from zrun.core.redact import Redactor
 from zrun.core.runfolder import RunFolder
 from zrun.machine.actions import (
     Action,
@@ -26,11 +26,12 @@ from zrun.machine.actions import (
     Record,
     UpdateIncident,
 )
-from zrun.machine.events import RankEnded, Submitted
+from zrun.machine.events import Command, RankEnded, Submitted
 from zrun.machine.state import Incident
+from zrun.spec.job import JobSpec, spec_to_dict
 
-_BULKY: Final = {Submitted: ("spec",), RankEnded: ("failures",)}
-"""Fields that stand elsewhere: spec.json, incidents."""
+_BULKY: Final = {Submitted: ("spec",), RankEnded: ("failures",), Command: ("options",)}
+"""Fields that stand elsewhere: spec.json, incidents. Of options only the names are told."""
 
 
 class Papers:
@@ -51,6 +52,8 @@ class Papers:
         self._verdict_view = verdict_view
         self._last, self._lines_of_last = _where_it_ended(folder.events)
         self._verdict_written: dict[str, Any] | None = None
+        self.roll_calls: dict[int, str] = {}
+        """By incident: every rank as it was known when the incident was opened."""
 
     def write(self, entry: Entry, actions: list[Action], incidents: dict[int, Incident]) -> None:
         """One line for the event and one for each decision; incident files of those that changed."""
@@ -72,10 +75,25 @@ class Papers:
             self._verdict_written = verdict
             self._scribe.put_json(self.folder.root, self.folder.verdict, verdict)
 
+    def read_verdict(self) -> dict[str, Any]:
+        """As an earlier life of this process wrote it; {} if it did not."""
+        try:
+            value = json.loads(self.folder.verdict.read_text())
+        except (OSError, ValueError):
+            return {}
+        return value if isinstance(value, dict) else {}
+
+    def write_job(self, spec: JobSpec) -> None:
+        """The job as it is understood from now on."""
+        from zrun.spec.write import to_yaml
+
+        self._scribe.put_json(self.folder.root, self.folder.spec_json, spec_to_dict(spec))
+        self._scribe.put_text(self.folder.root, self.folder.job_yaml, to_yaml(spec))
+
     def _write_incident(self, incident: Incident) -> None:
         place = self.folder.incident(incident.number)
         self._put(place / "incident.json", self._incident_view(incident.number))
-        for name, text in evidence_texts(incident).items():
+        for name, text in evidence_texts(incident, self.roll_calls.get(incident.number, "")).items():
             if text:
                 self._put(place / f"{name.replace('_', '-')}.txt", text)
 
@@ -93,6 +111,8 @@ def event_line(entry: Entry) -> dict[str, Any]:
         fields.pop(name, None)
     if isinstance(entry.event, RankEnded):
         fields["ranks"] = [f.get("rank") for f in entry.event.failures]
+    if isinstance(entry.event, Command) and entry.event.options:
+        fields["options"] = sorted(entry.event.options)
     name = fields.pop("e")
     return {"ts": entry.wall, "at": round(entry.at, 3), "n": entry.n, "event": name, **fields}
 
@@ -137,12 +157,18 @@ def _where_it_ended(path: Path) -> tuple[int, int]:
     return last, count
 
 
-def evidence_texts(incident: Incident) -> dict[str, str]:
-    """roll_call, last_words and last_lines as people read them; empty where there is none."""
+def evidence_texts(incident: Incident, all_ranks: str = "") -> dict[str, str]:
+    """roll_call, last_words and last_lines as people read them; empty where there is none.
+
+    `all_ranks`: a line for every rank, from when the incident was opened.
+    """
     ended = incident.failures
     words = [_last_words(f.headline(), f.traceback) for f in ended if f.exception or f.traceback]
     lines = [f"--- rank {f.rank}\n" + "\n".join(f.last_lines) + "\n" for f in ended if f.last_lines]
     roll_call = incident.suspected.roll_call + "\n" if incident.suspected is not None else ""
+    if all_ranks and not roll_call:
+        roll_call = f"{incident.headline}\n"
+    roll_call += all_ranks
     return {"roll_call": roll_call, "last_words": "\n".join(words), "last_lines": "\n".join(lines)}
 
 

@@ -67,6 +67,9 @@ def reading_router(fleet: Fleet) -> APIRouter:
             raise NotFoundError(f"{held.id} has no incident {number}", f"`zrun incidents {held.id}` lists them")
         taken = await asyncio.to_thread(stacks.evidence, held.folder.incident(number))
         told = evidence_texts(held.state.incidents[number - 1])
+        on_disk = held.folder.incident(number) / "roll-call.txt"
+        written = await asyncio.to_thread(stacks.text_of, on_disk)
+        told["roll_call"] = written or told["roll_call"]
         return {**held.views.incident(number), "job": held.id, **told, **taken}
 
     @router.get("/{job}/stacks")

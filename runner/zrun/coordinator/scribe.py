@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from zrun.core.durable import write_bytes, write_json
+from zrun.core.private import make_folder
 
 
 class Scribe:
@@ -75,7 +76,7 @@ def _append(path: Path, line: str) -> None:
 
 
 def _put(path: Path, value: Any) -> None:
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_folder(path.parent)
     if isinstance(value, str):
         write_bytes(path, value.encode("utf-8", "backslashreplace"))
     else:

@@ -43,7 +43,7 @@ def read(place: Path) -> dict[str, str]:
         return {}
     for entry in sorted(place.iterdir()):
         match = _RANK.fullmatch(entry.name)
-        text = _text(entry) if match else None
+        text = text_of(entry) if match else None
         if match and text:
             rank = int(match[1])
             found[rank] = f"{found[rank]}\n{text}" if rank in found else text
@@ -63,7 +63,8 @@ def _is(place: Path) -> bool:
     return place.is_dir() and not place.is_symlink()
 
 
-def _text(path: Path) -> str | None:
+def text_of(path: Path) -> str | None:
+    """A plain file's text, None if there is none."""
     try:
         if path.is_symlink() or not path.is_file():
             return None

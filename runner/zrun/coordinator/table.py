@@ -5,10 +5,21 @@ Decides nothing. Rows stay packed as they came until somebody looks at them; a l
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 from zrun.core.deck import Phase
 from zrun.core.rows import RankRow, RowFlag, unpack_rows
 from zrun.wire.report import JobReport, NodeReport, Vitals
+
+
+@dataclass(frozen=True, slots=True)
+class LastRows:
+    """Of the newest report about a job that held rows."""
+
+    attempt: int
+    rows: bytes
+    total_steps: int
+    metrics: dict[str, Any]
 
 
 @dataclass(slots=True)
@@ -29,8 +40,16 @@ class NodeSeen:
     rows: dict[str, list[RankRow]] = field(default_factory=dict)
     """By job, unpacked at the first look."""
 
+    last: dict[str, "LastRows"] = field(default_factory=dict)
+    """By job: what its ranks were like when they were told of last, for eyes once the job is over."""
+
     def job(self, job: str) -> JobReport | None:
         return self.report.jobs.get(job) if self.report else None
+
+    def phase_names(self, job: str) -> dict[int, str]:
+        """Rank -> name of the script's own phase it is in."""
+        said = self.job(job)
+        return {int(rank): name for rank, name in said.phase_names.items() if rank.isdecimal()} if said else {}
 
     def rows_of(self, job: str, attempt: int) -> list[RankRow]:
         """Rows of this attempt; empty if it reports another one or what it sent are no rows."""
@@ -38,11 +57,13 @@ class NodeSeen:
         if said is None or said.attempt != attempt:
             return []
         if job not in self.rows:
-            try:
-                self.rows[job] = unpack_rows(said.rows)
-            except ValueError:
-                self.rows[job] = []  # an agent of another make; its other words still count
+            self.rows[job] = _unpacked(said.rows)
         return self.rows[job]
+
+    def last_rows(self, job: str, attempt: int) -> list[RankRow]:
+        """The same, from the newest report that held some."""
+        last = self.last.get(job)
+        return _unpacked(last.rows) if last is not None and last.attempt == attempt else []
 
     @property
     def vitals(self) -> Vitals:
@@ -64,6 +85,9 @@ class Table:
             return None
         seen.report, seen.heard, seen.came, seen.silent = report, heard, came, False
         seen.rows.clear()
+        for job, said in report.jobs.items():
+            if said.rows:
+                seen.last[job] = LastRows(said.attempt, said.rows, said.total_steps, said.metrics)
         return seen
 
     def rows(self, job: str, attempt: int, nodes: Iterable[str]) -> dict[str, list[RankRow]] | None:
@@ -76,6 +100,13 @@ class Table:
                 return None
             found[node] = rows
         return found or None
+
+
+def _unpacked(block: bytes) -> list[RankRow]:
+    try:
+        return unpack_rows(block)
+    except ValueError:
+        return []  # an agent of another make; its other words still count
 
 
 def completed(row: RankRow) -> int:

@@ -12,19 +12,19 @@ from zrun.machine.hang import HangJudge
 from zrun.machine.limits import Limit, effective_limits
 from zrun.machine.state import Job
 from zrun.machine.view import NodeNow, describe_view, incident_view, job_summary, job_view, verdict_view
-from zrun.spec.job import JobSpec
+from zrun.spec.job import Watchdog
 
 
 class Views:
     """`walls`: machine time of an event -> RFC 3339, for those that opened an attempt or an incident."""
 
     def __init__(
-        self, job: Job, spec: JobSpec, submitted_unix: float, table: Table, clock: MachineClock,
+        self, job: Job, submitted_unix: float, table: Table, clock: MachineClock,
         judge: Callable[[], HangJudge | None],
     ) -> None:  # fmt: skip
         self.walls: dict[float, str] = {}
         self._job = job
-        self._spec = spec
+        self._kept: dict[str, Any] = {}
         self._submitted = submitted_unix
         self._table = table
         self._clock = clock
@@ -33,13 +33,24 @@ class Views:
     def status(self) -> dict[str, Any]:
         now = self._clock.now()
         shown = job_view(self._job, now, self._nodes(now), limits=self._limits(), submitted_unix=self._submitted)
-        return self._dated(shown)
+        return self._dated(self._with_kept(shown))
 
     def summary(self) -> dict[str, Any]:
         return job_summary(self._job, self._nodes(self._clock.now()), submitted_unix=self._submitted)
 
     def verdict(self) -> dict[str, Any]:
-        return self._dated(verdict_view(self._job, submitted_unix=self._submitted))
+        nodes = self._nodes(self._clock.now()) if self._job.over else {}
+        return self._dated(self._with_kept(verdict_view(self._job, nodes, submitted_unix=self._submitted)))
+
+    def remember(self, verdict: dict[str, Any]) -> None:
+        """Of a job that is over: what verdict.json says of its ranks, which no journal holds."""
+        if (verdict.get("state"), verdict.get("attempt")) == (self._job.state.value, self._job.attempt):
+            self._kept = {name: verdict[name] for name in ("nodes", "total_steps", "step_s") if verdict.get(name)}
+
+    def _with_kept(self, shown: dict[str, Any]) -> dict[str, Any]:
+        if self._kept and self._job.over and not any(node["ranks"] for node in shown["nodes"]):
+            return {**shown, **self._kept}
+        return shown
 
     def incident(self, number: int) -> dict[str, Any]:
         shown = incident_view(self._job, number, submitted_unix=self._submitted)
@@ -49,12 +60,13 @@ class Views:
     def describe(self) -> dict[str, Any]:
         from zrun.spec.write import not_in_force
 
+        left_out = not_in_force(self._job.spec) if self._job.spec else []
         now = self._clock.now()
         shown = describe_view(
-            self._job, now, self._nodes(now), limits=self._limits(), not_in_force=not_in_force(self._spec),
+            self._job, now, self._nodes(now), limits=self._limits(), not_in_force=left_out,
             submitted_unix=self._submitted,
         )  # fmt: skip
-        return self._dated(shown)
+        return self._dated(self._with_kept(shown))
 
     def _dated(self, shown: dict[str, Any]) -> dict[str, Any]:
         for attempt, record in zip(shown["attempts"], self._job.attempts, strict=True):
@@ -65,7 +77,11 @@ class Views:
 
     def _limits(self) -> list[Limit]:
         judge = self._judge()
-        return judge.limits.table() if judge else effective_limits(self._spec.watchdog)
+        return (
+            judge.limits.table()
+            if judge
+            else effective_limits(self._job.spec.watchdog if self._job.spec else Watchdog())
+        )
 
     def _nodes(self, now: float) -> dict[str, NodeNow]:
         """Nodes that have or had a part in this job; others are only what `job.nodes` says."""
@@ -76,13 +92,16 @@ class Views:
         return found
 
     def _node(self, seen: NodeSeen, now: float) -> NodeNow:
-        said = seen.job(self._job.job)
+        job, attempt = self._job.job, self._job.attempt
+        said, last = seen.job(job), seen.last.get(job)
+        over = self._job.over
         return NodeNow(
             heard_s=max(0.0, now - seen.came),
             connected=seen.connected,
-            rows=seen.rows_of(self._job.job, self._job.attempt),
-            total_steps=said.total_steps if said else 0,
-            metrics=said.metrics if said else {},
+            rows=seen.last_rows(job, attempt) if over else seen.rows_of(job, attempt),
+            total_steps=(said.total_steps if said else 0) or (last.total_steps if last else 0),
+            metrics=said.metrics if said else last.metrics if last and over else {},
+            phase_names=seen.phase_names(job),
             warnings=said.warnings if said else (),
             left_behind=said.left_behind if said else (),
             host=seen.vitals.host,

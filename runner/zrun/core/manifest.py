@@ -164,6 +164,20 @@ def scan(directory: Path) -> list[Found]:
     return sorted(found, key=lambda f: (f.step, f.manifest.attempt if f.manifest else 0), reverse=True)
 
 
+def newest_step(place: Path, job: str | None = None) -> int | None:
+    """Of the newest complete checkpoint in `place` (or of `place` itself), only of `job` if given. None: there is none.
+
+    Never raises: what cannot be read is not there.
+    """
+    try:
+        match = _FOLDER.fullmatch(place.name)
+        found = [_inspect(place, int(match[1]), {})] if match else scan(place)
+    except OSError:
+        return None
+    steps = [f.step for f in found if f.state == "complete" and f.manifest and job in (None, f.manifest.job)]
+    return max(steps, default=None)
+
+
 def _inspect(folder: Path, step: int, claimed: dict[int, int]) -> Found:
     try:
         manifest = Manifest.from_json((folder / MANIFEST).read_text())

@@ -25,7 +25,8 @@ class NoteKind(StrEnum):
     """The keys of Failure that the rank knows: exception, message, where, traceback, step, batch, phase,
     collective, exit_code, final (true: the script is over; false: still unwinding)."""
     CHECKPOINT = "checkpoint"
-    """step, batch, path, bytes, seconds; written by rank 0 after the rename."""
+    """step, batch, path, bytes, seconds, pruned (steps of older checkpoints that were then deleted); written by rank 0
+    after the rename."""
     SAVE_FAILED = "save-failed"
     """step, error, path, disk_full (bool)."""
     STOPPED_AT = "stopped-at"

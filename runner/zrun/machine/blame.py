@@ -31,15 +31,18 @@ class Verdict:
     """Equal for two failures that are the same but for numbers: pids, addresses, steps."""
 
 
-def blame(failures: Sequence[Failure], suspicion: Suspected | None = None, lost_nodes: Sequence[str] = ()) -> Verdict:
-    """`suspicion`: what the hang judge said of this attempt and did not take back."""
+def blame(
+    failures: Sequence[Failure], suspicion: Suspected | None = None, lost_nodes: Sequence[str] = (), *,
+    ran_before: bool = False,
+) -> Verdict:  # fmt: skip
+    """`suspicion`: what the hang judge said of this attempt and did not take back; `ran_before`: the job made steps."""
     ordered = sorted(_newest_of_each(failures), key=lambda f: (weigh(f), f.at, f.rank))
     best = ordered[0] if ordered else None
     proof = best if best is not None and weigh(best) <= Weight.WEAK else None
     if suspicion is not None and not suspicion.cleared and not _explains(proof, suspicion, ordered):
         return _hung(suspicion, ordered)
     if proof is not None:
-        return _first(proof, ordered, lost_nodes)
+        return _first(proof, ordered, lost_nodes, ran_before=ran_before)
     if lost_nodes:
         return _node_lost(lost_nodes, ordered)
     if best is None or weigh(best) is Weight.OURS:
@@ -84,11 +87,11 @@ def _hung(suspicion: Suspected, failures: Sequence[Failure]) -> Verdict:
     )
 
 
-def _first(cause: Failure, ordered: Sequence[Failure], lost_nodes: Sequence[str]) -> Verdict:
+def _first(cause: Failure, ordered: Sequence[Failure], lost_nodes: Sequence[str], *, ran_before: bool) -> Verdict:
     key = key_of(cause)
     alike = [f for f in ordered if weigh(f) is weigh(cause) and key_of(f) == key]
     rest = [f for f in ordered if f not in alike]
-    fault, why = _classify(cause)
+    fault, why = _classify(cause, ran_before=ran_before)
     reasons = [why_first(cause, alike, rest), *why, *about_followers(rest, since=cause.at)]
     if lost_nodes:
         reasons.append(
@@ -97,7 +100,7 @@ def _first(cause: Failure, ordered: Sequence[Failure], lost_nodes: Sequence[str]
     headline = headline_of(cause)
     if len(alike) > 1:
         headline = span(f.rank for f in alike) + headline[len(f"rank {cause.rank}") :]
-    if cause.signal in OFTEN_SENT_BY_OTHERS and len(alike) == 1:
+    if cause.kind is FailureKind.SIGNALED and cause.signal in OFTEN_SENT_BY_OTHERS and len(alike) == 1:
         key = f"{key}|rank {cause.rank}"
     rank = cause.rank if cause.rank >= 0 else None
     return Verdict(fault, rank, cause.node, cause, headline, tuple(reasons), _ranks(rest), key)
@@ -163,12 +166,15 @@ def _no_trace(failures: Sequence[Failure]) -> Verdict:
     )  # fmt: skip
 
 
-def _classify(cause: Failure) -> tuple[FaultClass, list[str]]:
+def _classify(cause: Failure, *, ran_before: bool) -> tuple[FaultClass, list[str]]:
     match cause.kind:
         case FailureKind.SETUP:
             return FaultClass.SETUP, ["the job's setup command failed, before any rank existed"]
-        case FailureKind.LAUNCH:
+        case FailureKind.LAUNCH if not ran_before:
             return FaultClass.SETUP, ["the ranks could not be started"]
+        case FailureKind.LAUNCH:
+            fault = FaultClass.DISK if disk_full(cause) else FaultClass.CRASH
+            return fault, ["the ranks could not be started, but an earlier attempt has run here"]
         case FailureKind.HUNG:
             return FaultClass.HANG, []
         case FailureKind.EARLY:

@@ -3,6 +3,7 @@
 `decide` only reads; `charge` writes down what was decided. Knows nothing about processes, nodes or orders.
 """
 
+import re
 from dataclasses import dataclass
 from typing import Final
 
@@ -21,6 +22,11 @@ TYPOS: Final = frozenset({
     "FileNotFoundError",
 })  # fmt: skip
 """What a script that cannot work raises before its first step; FileNotFoundError only from the bootstrap."""
+_NO_WAY_BACK: Final = re.compile(
+    r"does not fit|none is valid|none valid|another (run|job)|there is no checkpoint in", re.IGNORECASE
+)
+"""What restoring says of checkpoints that are whole but not this job's, or of which no one is whole."""
+_ALLOWABLE: Final = re.compile(r"--allow-changed ([^\s,;]+)")
 UNCOUNTED: Final = frozenset({FaultClass.NODE, FaultClass.PREEMPTION, FaultClass.MEMBERSHIP})
 """Accidents around the job: they say nothing about whether it can work."""
 
@@ -98,8 +104,10 @@ def _hopeless(job: Job, attempt: AttemptRecord, incident: Incident, verdict: Ver
     """Why another attempt would end the same way; empty if it might not."""
     if verdict.fault is FaultClass.SETUP:
         return "not retried: nothing ran yet, and the same commands would fail again"
+    failure = verdict.failure
+    if failure is not None and _not_restorable(failure):
+        return f"not retried: {failure.message}; {_way_out(job, failure)}"
     if _never_began(job, attempt):
-        failure = verdict.failure
         if failure is not None and _is_typo(failure):
             return f"not retried: {_name(failure)} before the first step is the script's own"
         if failure is not None and _raised_by_all(job, attempt, incident, failure):
@@ -120,7 +128,10 @@ def _never_began(job: Job, attempt: AttemptRecord) -> bool:
 
 def _may_be_chance(failure: Failure | None) -> bool:
     """Signals come from outside, and an echo says nothing about its cause: twice the same proves nothing."""
-    return failure is not None and (failure.signal in OFTEN_SENT_BY_OTHERS or weigh(failure) is Weight.ECHO)
+    if failure is None:
+        return False
+    sent = failure.kind is FailureKind.SIGNALED and failure.signal in OFTEN_SENT_BY_OTHERS
+    return sent or weigh(failure) is Weight.ECHO
 
 
 def _is_typo(failure: Failure) -> bool:
@@ -130,6 +141,20 @@ def _is_typo(failure: Failure) -> bool:
     return name != "FileNotFoundError" or failure.phase == "boot"
 
 
+def _not_restorable(failure: Failure) -> bool:
+    """The checkpoints there are cannot be gone on from, and the next attempt would find the same ones."""
+    return _name(failure) == "CheckpointError" and bool(_NO_WAY_BACK.search(failure.message or ""))
+
+
+def _way_out(job: Job, failure: Failure) -> str:
+    told = "\n".join([failure.message or "", failure.traceback or "", *failure.last_lines])
+    keys = sorted(set(_ALLOWABLE.findall(told))) or ["KEY"]
+    if "does not fit" in (failure.message or ""):
+        options = " ".join(f"--allow-changed {key}" for key in keys)
+        return f"if the change is meant, zrun resume {options} {job.job}"
+    return "name another checkpoint with checkpoint.resume, or begin anew with zrun launch --fresh"
+
+
 def _raised_by_all(job: Job, attempt: AttemptRecord, incident: Incident, failure: Failure) -> bool:
     """The same end of the script itself on every rank, before any step."""
     if failure.kind not in {FailureKind.RAISED, FailureKind.EXITED} or failure.step:
@@ -137,10 +162,9 @@ def _raised_by_all(job: Job, attempt: AttemptRecord, incident: Incident, failure
     if failure.phase not in {None, "boot", "setup"}:
         return False
     nproc = job.spec.nproc_per_node if job.spec is not None else 0
-    # With `auto` the number of ranks is not known here; two that agree are taken for all.
-    world = nproc * len(attempt.seats) if isinstance(nproc, int) else 2
+    world = nproc * len(attempt.seats) if isinstance(nproc, int) else attempt.world
     same = {f.rank for f in incident.failures if _end_of(f) == _end_of(failure)}
-    return len(same) >= world
+    return world is not None and len(same) >= world
 
 
 def _end_of(failure: Failure) -> tuple[str | None, str | None, int | None]:

@@ -8,14 +8,14 @@ from typing import Final
 from zrun.core.states import FaultClass
 from zrun.machine.ending import STOP
 from zrun.machine.events import Command
-from zrun.machine.faults import PATIENCE, SETTLE
+from zrun.machine.faults import BUSY, PATIENCE, SETTLE
 from zrun.machine.moves import ORDERED, TRAINING, Stage
 from zrun.machine.nodes import is_member
 from zrun.machine.orders import KILL_S
 from zrun.machine.starting import BACKOFF
 from zrun.machine.state import Member, Spent, Wish
 from zrun.machine.turn import Turn
-from zrun.spec.job import spec_from_dict
+from zrun.spec.job import JobSpec, spec_from_dict, spec_to_dict
 from zrun.wire.order import End
 
 GUARD_S: Final = 5.0
@@ -90,7 +90,7 @@ def _leave(turn: Turn, wish: Wish) -> None:
     if job.stage in {Stage.SETTLING, Stage.ENDING} or (job.wish is not None and job.wish.how is End.KILL):
         wish = wish.at_once()
     job.wish = wish
-    turn.forget(PATIENCE, SETTLE)
+    turn.forget(PATIENCE, BUSY, SETTLE)
     turn.wake_in(STOP, wish.within_s + GUARD_S)
     turn.move(Stage.STOPPING, wish.why)
 
@@ -131,21 +131,45 @@ def _restart(turn: Turn, why: str) -> None:
 
 def _renew(turn: Turn, within_s: float, why: str) -> None:
     turn.job.wish = Wish("restart", End.SAVE, within_s, why)
-    turn.forget(PATIENCE)
+    turn.forget(PATIENCE, BUSY)
     turn.wake_in(STOP, within_s + GUARD_S)
     turn.move(Stage.RENEWING, why)
 
 
 def _resume(turn: Turn, command: Command, who: str) -> None:
-    job = turn.job
-    if not job.over:
+    """A job that is over goes on; one that was only interrupted takes a changed job file from its next attempt on."""
+    job, before = turn.job, turn.spec
+    changed = _changed_spec(turn, command)
+    if not job.over and not changed:
         turn.record("command-ignored", what="resume", why=f"the job is live: {job.state}")
         return
+    begin_from = _resume_from(turn.spec, before, command)
+    if begin_from or job.over:
+        job.resume, job.launched_after = begin_from or "auto", job.attempt
+    if job.stage in TRAINING:
+        _renew(turn, turn.spec.stop_grace_s, f"the job was changed{who}")
+    elif job.over:
+        job.spent, job.timed_out, job.ended_at = Spent(), False, None
+        turn.move(Stage.WAITING, f"resume was asked for{who}")
+
+
+def _changed_spec(turn: Turn, command: Command) -> bool:
     told = command.options.get("spec")
-    if isinstance(told, dict):
-        job.spec = spec_from_dict(told)
-    job.spent, job.timed_out, job.ended_at = Spent(), False, None
-    turn.move(Stage.WAITING, f"resume was asked for{who}")
+    spec = spec_from_dict(told) if isinstance(told, dict) else turn.spec
+    if spec == turn.spec:
+        return False
+    old, new = spec_to_dict(turn.spec), spec_to_dict(spec)
+    turn.job.spec = spec
+    turn.record("job-changed", fields=[name for name, value in new.items() if value != old.get(name)])
+    return True
+
+
+def _resume_from(spec: JobSpec, before: JobSpec, command: Command) -> str:
+    """What a person says now, or "": what job.yaml said at an earlier launch was for that one."""
+    told = command.options.get("resume")
+    if isinstance(told, str):
+        return told
+    return spec.checkpoint.resume if spec.checkpoint.resume != before.checkpoint.resume else ""
 
 
 def _save(turn: Turn, who: str) -> None:

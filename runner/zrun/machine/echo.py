@@ -102,7 +102,7 @@ def out_of_memory(failure: Failure) -> bool:
 def disk_full(failure: Failure) -> bool:
     """True also for the words that torch's file writer hides a full disk behind."""
     text = text_of(failure)
-    return failure.kind in {FailureKind.RAISED, FailureKind.EXITED} and bool(
+    return failure.kind in {FailureKind.RAISED, FailureKind.EXITED, FailureKind.LAUNCH} and bool(
         _DISK.search(text) or _DISK_DISGUISED.search(text)
     )
 

@@ -40,6 +40,8 @@ class NodeHeard(_Event, frozen=True):
     leaving_in_s: float | None = None
     step: int = 0
     """The smallest completed step of the node's ranks in `attempt`."""
+    ranks: int = 0
+    """How many ranks the node has told of in `attempt`; 0 = not known yet."""
 
 
 class NodeGone(_Event, frozen=True):
@@ -94,6 +96,13 @@ class CheckpointCommitted(_Event, frozen=True):
     tier: str = "disk"
 
 
+class CheckpointsPruned(_Event, frozen=True):
+    """These steps were removed from the disk as checkpoint.keep says."""
+
+    attempt: int
+    steps: list[int]
+
+
 class SaveFailed(_Event, frozen=True):
     attempt: int
     step: int
@@ -118,6 +127,8 @@ class Suspected(_Event, frozen=True):
     cleared: bool = False
     blind_s: float = 0.0
     """How long nothing had moved when this was said."""
+    busy: bool = False
+    """A suspect reads or writes files: named all the same, but ending it waits."""
 
 
 class Suspended(_Event, frozen=True):
@@ -151,6 +162,6 @@ class TimerFired(_Event, frozen=True):
 
 Event = (
     Submitted | NodeHeard | NodeGone | NodeSilent | RankEnded | AttemptStarted | ProgressVerified
-    | CheckpointCommitted | SaveFailed | Suspected | Suspended | Command | DurationOver | CoordinatorStarted
-    | TimerFired
+    | CheckpointCommitted | CheckpointsPruned | SaveFailed | Suspected | Suspended | Command | DurationOver
+    | CoordinatorStarted | TimerFired
 )  # fmt: skip

@@ -24,6 +24,9 @@ SETTLE_S: Final = 1.0
 COLLECT_S: Final = 3.0
 """How long stacks of a hang are waited for before the first signal."""
 PATIENCE: Final = "patience"
+BUSY: Final = "busy"
+BUSY_S: Final = 600.0
+"""So long moving files can put off the end of a suspect; a rank may print for ever."""
 PATIENCE_S: Final = 30.0
 """Until two pauses were seen."""
 
@@ -56,7 +59,7 @@ def fault(turn: Turn, *, failures: Sequence[Failure] = (), lost_node: str = "", 
     """The attempt is at an end: open the incident (or take over the suspicion) and settle."""
     incident = _incident_for(turn, failures, lost_node, said)
     hang = incident.fault is FaultClass.HANG
-    turn.forget(PATIENCE)
+    turn.forget(PATIENCE, BUSY)
     turn.wake_in(SETTLE, COLLECT_S if hang else SETTLE_S)
     turn.move(Stage.SETTLING, incident.headline)
 
@@ -123,10 +126,23 @@ def suspected(turn: Turn, event: Suspected) -> None:
         turn.say(f"suspected: {event.roll_call} (watchdog.on_hang: notify, so nothing is ended)")
     elif event.provable:
         fault(turn)
+    elif event.busy:
+        _wait_while_busy(turn, incident)
     elif PATIENCE not in job.timers:
-        wait = patience_s(job)
+        wait = patience_s(job) if incident.patience_left_s is None else incident.patience_left_s
         turn.wake_in(PATIENCE, wait)
-        turn.say(f"suspected: {event.roll_call}; not proved, so it has {wait:g} s")
+        turn.say(f"suspected: {event.roll_call}; not proved, so it has {wait:.3g} s")
+
+
+def _wait_while_busy(turn: Turn, incident: Incident) -> None:
+    """Only time in which no files move counts against a suspect, but not for ever."""
+    timers = turn.job.timers
+    if PATIENCE in timers:
+        incident.patience_left_s = max(0.0, timers[PATIENCE] - turn.now)
+        turn.forget(PATIENCE)
+    if BUSY not in timers:
+        turn.wake_in(BUSY, BUSY_S)
+    turn.say(f"suspected: {incident.headline}; it reads or writes files, so it is waited for")
 
 
 def patience_over(turn: Turn) -> None:
@@ -161,10 +177,14 @@ def reblame(turn: Turn) -> None:
     incident = _of_this_attempt(turn.job)
     if incident is None:
         return
-    verdict = blame(incident.failures, incident.suspected, incident.lost_nodes)
+    verdict = blame(incident.failures, incident.suspected, incident.lost_nodes, ran_before=_ran_before(turn.job))
     if verdict != incident.verdict:
         incident.verdict, incident.fault, incident.headline = verdict, verdict.fault, verdict.headline
         turn.update_incident(incident)
+
+
+def _ran_before(job: Job) -> bool:
+    return any(attempt.started_at is not None for attempt in job.attempts)
 
 
 def _read(told: dict[str, Any]) -> Failure | None:
@@ -178,7 +198,7 @@ def _incident_for(turn: Turn, failures: Sequence[Failure], lost_node: str, said:
     incident = _of_this_attempt(turn.job)
     suspicion = incident.suspected if incident is not None else None
     lost_nodes = [lost_node] if lost_node else []
-    verdict = blame(failures, suspicion, lost_nodes)
+    verdict = blame(failures, suspicion, lost_nodes, ran_before=_ran_before(turn.job))
     headline = said if said and verdict.failure is None else verdict.headline
     if incident is None:
         incident = turn.open_incident(verdict.fault, headline)
@@ -238,7 +258,7 @@ def _moved_again(turn: Turn, incident: Incident) -> None:
     pause = turn.now - incident.opened_at + blind
     job.pauses += 1
     job.longest_pause_s = max(job.longest_pause_s, pause)
-    turn.forget(PATIENCE)
+    turn.forget(PATIENCE, BUSY)
     turn.close_incident(f"false alarm: it moved again after {pause:.1f} s")
     turn.say(f"attempt {job.attempt} moved again after {pause:.1f} s")
 

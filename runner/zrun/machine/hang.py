@@ -28,8 +28,8 @@ _BACK_S: Final = 1.5
 """After a suspend, until all reports are new."""
 _ALONE: Final = 1.5
 """Times the limit, if an unchanged step is the only second sign."""
-_IO_FACTOR: Final = 10.0
-_IO_LEAST_S: Final = 60.0
+_BUSY_S: Final = 3.0
+"""A suspect whose files moved so long ago at most is busy: reports come once a second, reading has its pauses."""
 _OUTSIDE_STEPS: Final = {Phase.EVAL, Phase.SAVE, Phase.OWN}
 
 
@@ -45,6 +45,8 @@ class _Memory:
     stopped: bool = False
     runs_since: float = -math.inf
     finished_at: float = math.inf
+    files_moved_at: float = -math.inf
+    own_phase: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +58,11 @@ class _Finding:
 
     def sharper_than(self, other: "_Finding") -> bool:
         return (self.said.provable and not other.said.provable) or self.culprits < other.culprits
+
+    def changes(self, other: "_Finding") -> bool:
+        """The same suspects, who have become busy or idle."""
+        same = self.culprits == other.culprits and self.said.provable is other.said.provable
+        return same and self.said.busy is not other.said.busy
 
 
 class HangJudge:
@@ -87,26 +94,29 @@ class HangJudge:
         report_age: Mapping[int, float],
         nodes: Mapping[int, str],
         resumed_step: int | None = None,
+        phase_names: Mapping[int, str] | None = None,
     ) -> list[Suspected | Suspended]:
         """`rows`: the newest of every rank of the attempt, all of them; `report_age`: seconds since each came.
 
-        `resumed_step`: the completed step the attempt began from, None while unknown.
+        `resumed_step`: the completed step the attempt began from, None while unknown. `phase_names`: of ranks in a
+        phase of the script's own.
         """
         if not rows or any(report_age.get(rank, 0.0) > STALE_S for rank in rows):
             return []
         if any(row.flags & (RowFlag.FAILED | RowFlag.LAST_WORDS) for row in rows.values()):
             return []  # a rank has ended or is about to: the others wait for a reason that is already being told
         self._note_runs(rows, now)
+        names = phase_names or {}
         running = [row for _, row in sorted(rows.items()) if not _over(row)]
-        self._learn(running, resumed_step)
-        seen = [self._see(row, nodes.get(row.rank, ""), now) for row in running]
+        self._learn(running, resumed_step, names)
+        seen = [self._see(row, nodes.get(row.rank, ""), names.get(row.rank, ""), now) for row in running]
         events = self._suspend(seen, now)
         if self._suspended:
             return events
         if self._enabled:
             finding = self._stopped(seen, now) or self._left_early(rows, seen, nodes, now)
             if finding is None and not (len(seen) < len(rows) and any(s.inside for s in seen)):
-                finding = self._still(seen)  # one that has left is asked about first
+                finding = self._still(seen, now)  # one that has left is asked about first
             events += self._say(finding, {s.rank: s for s in seen}, now)
         return events
 
@@ -116,10 +126,12 @@ class HangJudge:
             if memory.stopped and row.state != "T":
                 memory.runs_since = now
             memory.stopped = row.state == "T"
+            if RowFlag.IO_MOVING in row.flags:
+                memory.files_moved_at = now
             if _over(row):
                 memory.finished_at = min(memory.finished_at, now)
 
-    def _learn(self, rows: Sequence[RankRow], resumed_step: int | None) -> None:
+    def _learn(self, rows: Sequence[RankRow], resumed_step: int | None, names: Mapping[int, str]) -> None:
         """From the slowest rank of this look; what was a pause is no step time."""
         longest, index = 0.0, 0
         for row in rows:
@@ -132,20 +144,22 @@ class HangJudge:
                 longest = max(longest, row.step_s)
                 if memory.phase is Phase.STEP and self._standing is None:
                     longest = max(longest, memory.quiet_s)
-            if row.phase is not memory.phase and memory.phase in _OUTSIDE_STEPS:
-                self.limits.saw_phase(memory.phase, memory.phase_age_s + 1.0)  # its last report may be a beat old
-            memory.step, memory.phase, memory.phase_age_s = row.step, row.phase, row.phase_age_s
+            own = names.get(row.rank, "")
+            if (row.phase, own) != (memory.phase, memory.own_phase) and memory.phase in _OUTSIDE_STEPS:
+                # its last report may be a beat old
+                self.limits.saw_phase(memory.phase, memory.phase_age_s + 1.0, memory.own_phase)
+            memory.step, memory.phase, memory.phase_age_s, memory.own_phase = row.step, row.phase, row.phase_age_s, own
         if longest > 0:
             self.limits.saw_step(longest, index)
 
-    def _see(self, row: RankRow, node: str, now: float) -> Seen:
+    def _see(self, row: RankRow, node: str, own_phase: str, now: float) -> Seen:
         memory = self._ranks[row.rank]
         quiet = row.age_s
         if RowFlag.RECORDER in row.flags and row.coll_seq:
             quiet = min(quiet, row.coll_age_s)
         memory.quiet_s = min(quiet, now - memory.runs_since)
         warm = row.step < memory.first + WARM_UP
-        return Seen(row, node, memory.quiet_s, self.limits.of(row.phase, warm))
+        return Seen(row, node, memory.quiet_s, self.limits.of(row.phase, warm, own_phase), own_phase)
 
     def _suspend(self, seen: Sequence[Seen], now: float) -> list[Suspected | Suspended]:
         events: list[Suspected | Suspended] = []
@@ -213,7 +227,7 @@ class HangJudge:
             f"{span(s.rank for s in seen)} has been in {place} for more than {window:.0f} s and cannot leave it alone",
         ])  # fmt: skip
 
-    def _still(self, seen: Sequence[Seen]) -> _Finding | None:
+    def _still(self, seen: Sequence[Seen], now: float) -> _Finding | None:
         """Nothing has moved for too long: no proof, but a name."""
         alive = [s for s in seen if s.row.state != "T"]
         if not any(s.over for s in alive) or len(alive) < len(seen):
@@ -224,7 +238,7 @@ class HangJudge:
         culprits = sides.culprits
         limit = max((s.limit for s in culprits), key=lambda limit: limit.seconds)
         quiet = min(s.quiet_s for s in culprits)
-        if quiet < _patience_with_io(culprits, limit):
+        if quiet < limit.seconds:
             return None
         signs = _signs(sides, limit)
         if not signs:
@@ -236,16 +250,20 @@ class HangJudge:
         ]
         if not all(s.recorded for s in seen):
             because.append("collectives are not recorded for this script: only steps and ages are known")
+        busy = [s.rank for s in culprits if now - self._ranks[s.rank].files_moved_at < _BUSY_S]
+        if busy:
+            signs.append(f"{span(busy)} reads or writes files")
         return self._finding(sides, call_the_roll(sides, len(seen)), collective_of(sides), provable=False,
-                             because=because + signs)  # fmt: skip
+                             because=because + signs, busy=bool(busy))  # fmt: skip
 
-    def _finding(self, sides: Sides, text: str, place: str | None, *, provable: bool, because: list[str]) -> _Finding:
+    def _finding(self, sides: Sides, text: str, place: str | None, *, provable: bool, because: list[str],
+                 busy: bool = False) -> _Finding:  # fmt: skip
         first = sides.culprits[0]
         ranks = [s.rank for s in sides.culprits]
         said = Suspected(
             attempt=self._attempt, ranks=ranks, kind=sides.kind, provable=provable, roll_call=text, because=because,
             step=first.row.step or None, batch=str(first.row.batch) if first.row.batch else None, collective=place,
-            node=first.node or None, blind_s=min(s.quiet_s for s in [*sides.culprits, *sides.waiting]),
+            node=first.node or None, blind_s=min(s.quiet_s for s in [*sides.culprits, *sides.waiting]), busy=busy,
         )  # fmt: skip
         return _Finding(said, frozenset(ranks), {s.rank: s.quiet_s for s in sides.culprits})
 
@@ -253,7 +271,8 @@ class HangJudge:
         events: list[Suspected | Suspended] = []
         if self._standing is not None and self._moved(self._standing, seen):
             events.append(self._take_back(now))
-        if finding is not None and (self._standing is None or finding.sharper_than(self._standing)):
+        before = self._standing
+        if finding is not None and (before is None or finding.sharper_than(before) or finding.changes(before)):
             self._standing, self._said_at = finding, now
             events.append(finding.said)
         return events
@@ -291,15 +310,6 @@ def _some_idle(sides: Sides) -> Sides:
     if not stuck or len(stuck) == len(sides.culprits):
         return sides
     return Sides("behind", stuck, [s for s in sides.culprits if s not in stuck])
-
-
-def _patience_with_io(culprits: Sequence[Seen], limit: Limit) -> float:
-    """Moving files are work: a slow disk, a script that saves without saying so. Bounded: printing moves them too."""
-    if not any(RowFlag.IO_MOVING in s.row.flags for s in culprits):
-        return limit.seconds
-    if all(s.row.phase is Phase.STEP for s in culprits):
-        return max(limit.seconds, min(_IO_FACTOR * limit.seconds, 600.0), _IO_LEAST_S)
-    return 2 * limit.seconds
 
 
 def _signs(sides: Sides, limit: Limit) -> list[str]:

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
-from zrun.core.failure import Failure
+from zrun.core.failure import Failure, FailureKind
 from zrun.machine.state import Incident
 
 WallOf = Callable[[float], str | None]
@@ -20,14 +20,15 @@ def incident_summary(incident: Incident, wall_of: WallOf = no_wall) -> dict[str,
     """One entry of the status object's `incidents`."""
     verdict, suspected = incident.verdict, incident.suspected
     failure = verdict.failure if verdict is not None else None
+    by_us = failure is not None and failure.kind in {FailureKind.HUNG, FailureKind.ENDED_BY_US}
     suspect = suspected.ranks[0] if suspected is not None and suspected.ranks else None
     return {
         "id": incident.number,
         "class": incident.fault.value,
         "rank": verdict.rank if verdict is not None else suspect,
         "node": (verdict.node if verdict is not None else None) or (suspected.node if suspected else None),
-        "exit_code": failure.exit_code if failure else None,
-        "signal": failure.signal if failure else None,
+        "exit_code": failure.exit_code if failure and not by_us else None,
+        "signal": failure.signal if failure and not by_us else None,
         "exception": failure.exception if failure else None,
         "message": failure.message if failure else None,
         "step": _first(failure.step if failure else None, suspected.step if suspected else None),

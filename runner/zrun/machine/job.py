@@ -13,6 +13,7 @@ from zrun.machine.actions import Action, Note
 from zrun.machine.events import (
     AttemptStarted,
     CheckpointCommitted,
+    CheckpointsPruned,
     Command,
     CoordinatorStarted,
     DurationOver,
@@ -85,6 +86,8 @@ def _take(turn: Turn, event: Event) -> str:
             starting.progress_verified(turn, event)
         case CheckpointCommitted():
             starting.checkpoint_committed(turn, event)
+        case CheckpointsPruned():
+            starting.checkpoints_pruned(turn, event)
         case SaveFailed():
             starting.save_failed(turn, event)
         case Suspected():
@@ -108,6 +111,7 @@ def _submitted(turn: Turn, event: Submitted) -> None:
         turn.record("submitted-again", job=event.job)
         return
     job.spec, job.run_dir, job.fresh = spec_from_dict(event.spec), event.run_dir, event.fresh
+    job.resume = job.spec.checkpoint.resume
     job.submitted_at = turn.now
     job.reason = "submitted"
 
@@ -141,7 +145,7 @@ def _timer(turn: Turn, name: str) -> None:
         node = turn.job.nodes[name.removeprefix(nodes.LEASE)]
         node.silent = True
         faults.node_lost(turn, node)
-    elif name == faults.PATIENCE:
+    elif name in {faults.PATIENCE, faults.BUSY}:
         faults.patience_over(turn)
     elif name == ending.STOP:
         commands.stop_guard(turn)

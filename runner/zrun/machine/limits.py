@@ -23,6 +23,7 @@ UNSEEN_S: Final = 1800.0
 """A phase on auto that this job has not shown yet."""
 PHASE_FLOOR_S: Final = 60.0
 """Floor of a learned limit outside steps."""
+_OWN: Final = "own:"
 _RECENT: Final = 256
 """Samples, about one a second."""
 
@@ -35,8 +36,8 @@ class Learned:
     """The recent maximum of a step after the warm-up."""
     warm_s: float = 0.0
     """The longest warm-up step but the first."""
-    phases_s: dict[Phase, float] = field(default_factory=dict)
-    """The longest completed stay in a phase outside steps."""
+    phases_s: dict[str, float] = field(default_factory=dict)
+    """The longest completed stay in a phase outside steps, by its name."""
     pauses_s: tuple[float, ...] = ()
     """Suspicions that cleared by themselves: how long nothing had moved."""
 
@@ -70,9 +71,10 @@ class Limits:
         else:
             self._first_s = max(self._first_s, seconds)
 
-    def saw_phase(self, phase: Phase, seconds: float) -> None:
-        """A phase outside steps was left after so long."""
-        self._phases[phase] = max(self._phases.get(phase, 0.0), seconds)
+    def saw_phase(self, phase: Phase, seconds: float, own: str = "") -> None:
+        """A phase outside steps was left after so long; `own`: the name of a phase of the script's own."""
+        name = _key(phase, own)
+        self._phases[name] = max(self._phases.get(name, 0.0), seconds)
 
     def saw_pause(self, seconds: float) -> None:
         """A suspicion cleared by itself after so long without any progress."""
@@ -83,8 +85,8 @@ class Limits:
             self._recent_step(), max(self._warm_s, self._before_warm_s), dict(self._phases), tuple(self._pauses)
         )
 
-    def of(self, phase: Phase, warm: bool = False) -> Limit:
-        """`warm`: the rank is in one of the first steps of this attempt."""
+    def of(self, phase: Phase, warm: bool = False, own: str = "") -> Limit:
+        """`warm`: the rank is in one of the first steps of this attempt; `own`: its own name for the phase."""
         given = self._given
         match phase:
             case Phase.BOOT | Phase.SETUP:
@@ -100,16 +102,17 @@ class Limits:
             case Phase.EVAL:
                 return _stated("eval", given.eval_s) if given.eval_s is not None else self._other(phase, "eval")
             case Phase.OWN:
-                if given.phases_s:  # a row does not carry the name: the longest of them can only be too patient
-                    return Limit("own phases", max(given.phases_s.values()), "the longest of watchdog.phases")
-                return self._other(phase, "own phases")
+                if own in given.phases_s:
+                    return Limit(own, given.phases_s[own], "watchdog.phases")
+                return self._other(phase, own or "own phases", own)
 
     def table(self) -> list[Limit]:
         """The limits in force now, as people see them."""
         rows = [self.of(p) for p in (Phase.SETUP, Phase.FIRST_STEP, Phase.STEP, Phase.EVAL, Phase.SAVE, Phase.EXIT)]
-        if not self._given.phases_s:
-            return [*rows, self.of(Phase.OWN)]
-        return rows + [Limit(name, seconds, "watchdog.phases") for name, seconds in self._given.phases_s.items()]
+        given = self._given.phases_s
+        own = sorted({name.removeprefix(_OWN) for name in self._phases if name.startswith(_OWN)} - {*given, ""})
+        rows += [Limit(name, seconds, "watchdog.phases") for name, seconds in given.items()]
+        return rows + [self.of(Phase.OWN, own=name) for name in own] + [self.of(Phase.OWN)]
 
     def _recent_step(self) -> float:
         return max(self._steps, default=self._before_s)
@@ -147,8 +150,8 @@ class Limits:
         """One pause may be an accident; from the second on they belong to the job."""
         return 1.25 * max(self._pauses) if len(self._pauses) > 1 else 0.0
 
-    def _other(self, phase: Phase, name: str) -> Limit:
-        seen = self._phases.get(phase)
+    def _other(self, phase: Phase, name: str, own: str = "") -> Limit:
+        seen = self._phases.get(_key(phase, own))
         if seen is None:
             return Limit(name, UNSEEN_S, "auto: not seen yet in this job")
         return Limit(name, max(PHASE_FLOOR_S, FACTOR * seen), f"learned: {FACTOR:g} x the longest of {in_words(seen)}")
@@ -157,6 +160,10 @@ class Limits:
 def effective_limits(watchdog: Watchdog, learned: Learned | None = None) -> list[Limit]:
     """The table for `describe`: before the job runs, or with what it has taught so far."""
     return Limits(watchdog, learned).table()
+
+
+def _key(phase: Phase, own: str) -> str:
+    return _OWN + own if phase is Phase.OWN else phase.label
 
 
 def in_words(seconds: float) -> str:

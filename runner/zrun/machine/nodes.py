@@ -35,6 +35,9 @@ def heard(turn: Turn, event: NodeHeard) -> Member | None:
         turn.say(f"{node.name} is heard again")
     node.heard_at, node.fresh, node.silent, node.gone = turn.now, True, False, ""
     turn.forget(LEASE + event.node)
+    current = turn.job.current
+    if current is not None and event.attempt == current.number and event.ranks and current.seat_of(event.node):
+        current.ranks[event.node] = event.ranks
     _take_steps(turn.job)
     return node
 
@@ -55,7 +58,7 @@ def gone(turn: Turn, event: NodeGone) -> None:
     if node is None or node.boot != event.boot:
         return
     node.gone = event.why or "it said goodbye"
-    if is_member(turn.job, event.node):
+    if is_member(turn.job, event.node) and not turn.job.over:
         turn.wake_in(LEASE + event.node, turn.spec.restart.lease_s)
 
 

@@ -89,7 +89,7 @@ def plan(job: Job, current: AttemptRecord, seat: Seat) -> LaunchPlan:
         attempt=current.number, node_rank=seat.node_rank, nnodes=len(current.seats),
         nproc=spec.nproc_per_node if isinstance(spec.nproc_per_node, int) else 0,
         master_addr="127.0.0.1" if alone else current.seats[0].node, master_port=0, peers=list(current.nodes),
-        cause=current.cause, resume=spec.checkpoint.resume, fresh=job.fresh and current.number == 1,
+        cause=current.cause, resume=current.resume, fresh=current.fresh,
         quarantined=list(current.quarantined), skip_setup=seat.node in current.setup_done,
     )  # fmt: skip
 

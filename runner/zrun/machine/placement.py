@@ -57,6 +57,8 @@ def _obstacle(node: Member, spec: JobSpec) -> str:
 
 
 def _missing(have: int, need: int, why_not: list[str]) -> str:
+    if need == 1 and not why_not:
+        return "waiting for its agent"
     lack = need - have
     text = f"waiting for {lack} more node{'s' if lack > 1 else ''}: {have} of {need} ready"
     return f"{text} ({'; '.join(why_not)})" if why_not else f"{text}, no other is known"

@@ -28,6 +28,8 @@ class Seen:
     quiet_s: float
     """Since its last sign of progress, time in which it was stopped or could not be seen left out."""
     limit: Limit
+    own_phase: str = ""
+    """The name of the script's own phase it is in."""
 
     @property
     def rank(self) -> int:
@@ -133,9 +135,18 @@ def details(group: Sequence[Seen]) -> str:
     return f" ({listed}{more})"
 
 
+def roll_line(row: RankRow, own_phase: str = "") -> str:
+    """One rank for the whole list: `rank 2: alive, phase step, step 41, batch …, in all_reduce #17, 2.5 s`."""
+    seen = Seen(row, "", row.age_s, Limit("", 0.0, ""), own_phase)
+    state = "failed" if RowFlag.FAILED in row.flags else "finished" if RowFlag.FINISHED in row.flags else ""
+    state = state or ("alive" if RowFlag.ALIVE in row.flags else "absent")
+    where = f"in {row.coll_op} #{row.coll_seq}" if seen.inside else f"in no collective (last #{row.coll_seq})"
+    return f"rank {row.rank}: {state}, {_place(seen)}, {where}, last progress {row.age_s:.1f} s before"
+
+
 def _place(seen: Seen) -> str:
     row = seen.row
-    words = [f"phase {row.phase.label}"]
+    words = [f"phase {seen.own_phase or row.phase.label}"]
     if row.step:
         words.append(f"step {row.step}")
     if row.batch is not None:

@@ -4,7 +4,14 @@ Knows nothing about faults but that an open incident closes when the attempt aft
 """
 
 from zrun.core.states import FaultClass
-from zrun.machine.events import AttemptStarted, CheckpointCommitted, ProgressVerified, SaveFailed, Suspended
+from zrun.machine.events import (
+    AttemptStarted,
+    CheckpointCommitted,
+    CheckpointsPruned,
+    ProgressVerified,
+    SaveFailed,
+    Suspended,
+)
 from zrun.machine.moves import TRAINING, Stage
 from zrun.machine.nodes import RECONNECT, members, still_up, strays
 from zrun.machine.placement import choose
@@ -46,6 +53,8 @@ def _begin(turn: Turn, nodes: tuple[str, ...], reason: str) -> None:
         best_before=job.best_step,
         quarantined=tuple(job.quarantined),
         setup_done=frozenset(job.setup_done),
+        resume=job.resume,
+        fresh=job.fresh,
     )
     job.attempts.append(record)
     job.wish = None
@@ -97,7 +106,9 @@ def recovered(turn: Turn, came_from: str) -> None:
         return
     incident.recovered_s = turn.now - incident.opened_at
     ended = next(a for a in turn.job.attempts if a.number == incident.attempt)
-    if current.first_step is not None:
+    if current.first_step == 0:
+        incident.steps_lost = 0  # a script without steps
+    elif current.first_step is not None:
         base = current.resumed_step if current.resumed_step is not None else current.first_step - 1
         incident.steps_lost = max(0, ended.completed - base)
     turn.close_incident(f"attempt {current.number} {came_from}")
@@ -132,12 +143,22 @@ def checkpoint_committed(turn: Turn, event: CheckpointCommitted) -> None:
                 for c in turn.job.checkpoints)  # fmt: skip
     if known:
         return
+    if event.attempt > turn.job.launched_after:
+        turn.job.resume, turn.job.fresh = "auto", False  # from now on there is a checkpoint to go on from
     turn.job.checkpoints.append(
         CheckpointRecord(
             event.attempt, event.step, event.batch, event.path, event.bytes, event.seconds, event.tier
         )
     )  # fmt: skip
     turn.record("checkpoint", attempt=event.attempt, step=event.step, bytes=event.bytes, seconds=event.seconds)
+
+
+def checkpoints_pruned(turn: Turn, event: CheckpointsPruned) -> None:
+    job = turn.job
+    gone = [c for c in job.checkpoints if c.step in event.steps and c.attempt <= event.attempt and c.tier == "disk"]
+    job.checkpoints = [c for c in job.checkpoints if c not in gone]
+    if gone:
+        turn.record("checkpoints-pruned", attempt=event.attempt, steps=[c.step for c in gone])
 
 
 def save_failed(turn: Turn, event: SaveFailed) -> None:
@@ -155,7 +176,7 @@ def suspended(turn: Turn, event: Suspended) -> None:
         incident = job.open_incident
         if incident is not None and incident.attempt == job.attempt:
             turn.close_incident("not a hang: all ranks are stopped from outside")
-        turn.forget("patience")
+        turn.forget("patience", "busy")
         turn.move(Stage.SUSPENDED, "all ranks are stopped from outside (a scheduler's suspend, a debugger)")
     elif not event.stopped and job.stage is Stage.SUSPENDED:
         began = job.current.started_at is not None

@@ -90,12 +90,24 @@ class AttemptRecord:
     """Batches it was told to skip."""
     setup_done: frozenset[str] = frozenset()
     """Nodes that need no setup commands any more."""
+    resume: str = "auto"
+    """What it was told to begin from: auto | never | a path."""
+    fresh: bool = False
+    """It was told that other checkpoints in the folder do not count."""
+    ranks: dict[str, int] = field(default_factory=dict)
+    """How many ranks each of its nodes has told of."""
     down: bool = False
     """Proved: every process of it is gone (or its node out of lease)."""
 
     @property
     def nodes(self) -> tuple[str, ...]:
         return tuple(seat.node for seat in self.seats)
+
+    @property
+    def world(self) -> int | None:
+        """The number of its ranks; None until each node has told of its own."""
+        counts = [self.ranks.get(seat.node, 0) for seat in self.seats]
+        return sum(counts) if all(counts) else None
 
     def seat_of(self, node: str) -> Seat | None:
         return next((seat for seat in self.seats if seat.node == node), None)
@@ -113,6 +125,8 @@ class Incident:
     suspicion: bool = False
     """Named, nothing ended yet."""
     suspected: Suspected | None = None
+    patience_left_s: float | None = None
+    """Of a suspicion whose suspect is busy with files: patience still to be had once it is not."""
     failures: list[Failure] = field(default_factory=list)
     """All that ended badly, by time."""
     lost_nodes: list[str] = field(default_factory=list)
@@ -188,6 +202,10 @@ class Job:
     spec: JobSpec | None = None
     run_dir: str = ""
     fresh: bool = False
+    resume: str = "auto"
+    """What the next attempt begins from; auto again once this launch has a checkpoint of its own."""
+    launched_after: int = 0
+    """Attempts before the newest launch or resume."""
     timed_out: bool = False
     submitted_at: float = 0.0
     ended_at: float | None = None

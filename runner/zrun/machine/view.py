@@ -5,7 +5,7 @@ Pure: it reads, decides nothing, and is the same for page, command line and verd
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -35,6 +35,8 @@ class NodeNow:
     total_steps: int = 0
     metrics: Mapping[str, Any] = field(default_factory=dict)
     """What its rank reported; only the node of rank 0 has some."""
+    phase_names: Mapping[int, str] = field(default_factory=dict)
+    """Rank -> name of the script's own phase it is in."""
     warnings: Sequence[str] = ()
     left_behind: Sequence[str] = ()
     host: str = ""
@@ -54,13 +56,14 @@ def job_view(
         "name": job.spec.name if job.spec is not None else "",
         "state": job.state.value,
         "reason": job.reason,
+        "exit_code": int(exit_code_of(job.state, timed_out=job.timed_out)),
         "attempt": job.attempt,
         "step": _step(job, rows),
         "total_steps": max((n.total_steps for n in nodes.values()), default=0) or None,
         "step_s": _step_s(rows),
         "goodput": goodput(job, now, _completed(rows)),
         "restarts": {"used": job.restarts, "left": left(job)},
-        "nodes": [_node(name, job.nodes.get(name), nodes.get(name)) for name in _names(job, nodes)],
+        "nodes": _nodes(job, nodes),
         "attempts": [_attempt(a, now, wall_of) for a in job.attempts],
         "incidents": [incident_summary(i, wall_of) for i in job.incidents],
         "checkpoints": [_checkpoint(c) for c in job.checkpoints[-_CHECKPOINTS:]],
@@ -95,9 +98,13 @@ def job_summary(job: Job, nodes: Nodes, *, submitted_unix: float | None = None) 
     }
 
 
-def verdict_view(job: Job, *, submitted_unix: float | None = None) -> dict[str, Any]:
-    """verdict.json: how the job ended, or how it stands. It changes only when the machine's knowledge does."""
+def verdict_view(job: Job, nodes: Nodes | None = None, *, submitted_unix: float | None = None) -> dict[str, Any]:
+    """verdict.json: how the job ended, or how it stands. It changes only when the machine's knowledge does.
+
+    `nodes`: the last known rows of a job that is over; before that its ranks are not told, they change all the time.
+    """
     wall_of = _wall(job, submitted_unix)
+    told = {name: replace(node, heard_s=0.0) for name, node in (nodes or {}).items()}
     decisive = job.incidents[-1].number if job.incidents and job.state is JobState.FAILED else None
     return {
         "job": job.job,
@@ -105,7 +112,12 @@ def verdict_view(job: Job, *, submitted_unix: float | None = None) -> dict[str, 
         "state": job.state.value,
         "reason": job.reason,
         "exit_code": int(exit_code_of(job.state, timed_out=job.timed_out)),
+        "attempt": job.attempt,
         "step": _step(job, []),
+        "total_steps": max((n.total_steps for n in told.values()), default=0) or None,
+        "step_s": _step_s(_rows(told)),
+        "goodput": goodput(job, job.ended_at, 0) if job.ended_at is not None else None,
+        "nodes": [{**node, "heard_s": None} for node in _nodes(job, told)],
         "incident": decisive,
         "attempts": [_attempt(a, None, wall_of) for a in job.attempts],
         "incidents": [incident_summary(i, wall_of) for i in job.incidents],
@@ -177,14 +189,20 @@ def _step_s(rows: Sequence[RankRow]) -> float | None:
     return _seconds(max((row.step_s for row in rows), default=0.0), 6) or None
 
 
-def _node(name: str, member: Member | None, now: NodeNow | None) -> dict[str, Any]:
+def _nodes(job: Job, nodes: Nodes) -> list[dict[str, Any]]:
+    return [_node(name, job.nodes.get(name), nodes.get(name), over=job.over) for name in _names(job, nodes)]
+
+
+def _node(name: str, member: Member | None, now: NodeNow | None, *, over: bool) -> dict[str, Any]:
     heard_s = now.heard_s if now is not None else None
     return {
         "node": name,
         "state": _node_state(member, now),
         "heard_s": None if heard_s is None else round(heard_s, 3),
         "host": now.host if now is not None else "",
-        "ranks": [_rank(row, heard_s or 0.0) for row in (now.rows if now is not None else ())],
+        "ranks": [_rank(row, heard_s or 0.0, now.phase_names.get(row.rank, ""), over=over) for row in now.rows]
+        if now is not None
+        else [],
     }
 
 
@@ -198,18 +216,19 @@ def _node_state(member: Member | None, now: NodeNow | None) -> str:
     return "ok"
 
 
-def _rank(row: RankRow, heard_s: float) -> dict[str, Any]:
-    ended = not row.flags & RowFlag.ALIVE
+def _rank(row: RankRow, heard_s: float, own_phase: str, *, over: bool) -> dict[str, Any]:
+    """`over`: nobody is alive any more, whatever the last row said."""
+    ended = over or not row.flags & RowFlag.ALIVE
     inside = RowFlag.IN_COLLECTIVE in row.flags
     return {
         "rank": row.rank,
         "pid": row.pid or None,
-        "phase": row.phase.label,
+        "phase": own_phase or row.phase.label,
         "step": row.step,
         "batch": str(row.batch) if row.batch is not None else None,
         "age_s": _seconds(row.age_s + (0.0 if ended else heard_s)),
         "state": "failed" if RowFlag.FAILED in row.flags else "finished" if RowFlag.FINISHED in row.flags
-        else "stopped" if row.state == "T" else "alive" if not ended else "absent",
+        else "absent" if ended else "stopped" if row.state == "T" else "alive",
         "collective": f"{row.coll_op} #{row.coll_seq}" if inside else None,
         "in_loader": RowFlag.IN_LOADER in row.flags,
         "cpu": _seconds(row.cpu, 2),

@@ -80,7 +80,8 @@ STANDBY: Final = Block(job.Standby, (
     Field("enabled", BOOLEAN, "keep the next workers ready, with everything imported, so that a restart is a swap",
           promised="a restart starts new workers through torchrun; no standby waits"),
     Field("cuda", BOOLEAN, "let a standby open the GPU as well (costs GPU memory)", later=Later("false for now")),
-    Field("max_memory", SIZE, "no standby where a worker's imports need more than this", ("max_memory_bytes",)),
+    Field("max_memory", SIZE, "no standby where a worker's imports need more than this", ("max_memory_bytes",),
+          later=Later(LEAVE_OUT)),
 ))  # fmt: skip
 
 RESOURCES: Final = Block(job.Resources, (
@@ -96,16 +97,18 @@ PLACEMENT: Final = Block(job.Placement, (
     Field("labels", LABELS, "only nodes with these labels", later=Later(LEAVE_OUT)),
     Field("spares", number("a number of nodes", at_most=1000), "nodes kept waiting to take a lost one's seat",
           later=Later("0 for now")),
-    Field("interface", TEXT, "network interface for the ranks; auto: found by trying"),
+    Field("interface", TEXT, "network interface for the ranks; auto: found by trying", later=Later("auto for now")),
 ))  # fmt: skip
 
 WATCHDOG: Final = Block(job.Watchdog, (
     Field("enabled", BOOLEAN, "watch the progress of every rank"),
-    Field("on_hang", choice("restart", "notify", "stop"), "what to do when a hang is certain"),
+    Field("on_hang", choice("restart", "notify", "stop"),
+          "what to do when a hang is certain; notify: name it and touch nothing; stop: end the job, which is FAILED "
+          "with the hang as its cause"),
     Field("patience", LIMIT,
           "how long a hang that cannot be proved is only suspected; auto: learned from this job's pauses",
           ("patience_s",)),
-    Field("setup", LIMIT, "limit of the phase before the first step: imports, model, data; auto: learned",
+    Field("setup", LIMIT, "limit of the phase before the first step: imports, model, data; and of the `setup` commands",
           ("setup_s",)),
     Field("first_step", LIMIT, "limit of the first step, which may compile", ("first_step_s",)),
     Field("step", LIMIT, "limit of a step; auto: learned, never under min_step", ("step_s",)),
@@ -184,7 +187,9 @@ NOTIFY: Final = Block(job.Notify, (
 ))  # fmt: skip
 
 LOGS: Final = Block(job.Logs, (
-    Field("max_size", SIZE, "bytes of logs kept per rank and attempt; the oldest go first", ("max_size_bytes",)),
+    Field("max_size", SIZE,
+          "bytes of logs kept per job and attempt, divided over its ranks; head and tail of each log are kept, "
+          "the middle goes", ("max_size_bytes",)),
 ))  # fmt: skip
 
 

@@ -77,6 +77,10 @@ class JobReport(msgspec.Struct, frozen=True):
     warnings: list[str] = []
     left_behind: list[str] = []
     """Processes or files that could not be removed, in words."""
+    pruned: list[int] = []
+    """Steps whose checkpoints were deleted in `attempt` to make room for newer ones, at most the newest 64."""
+    phase_names: dict[str, str] = {}
+    """rank -> the name of the phase it is in, for ranks in a phase of the script's own."""
 
 
 class Vitals(msgspec.Struct, frozen=True):

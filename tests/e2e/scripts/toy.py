@@ -1,4 +1,7 @@
-"""The smallest real job: a linear model under DDP with dropout, `--steps N --pause SECONDS`."""
+"""The smallest real job: a linear model under DDP with dropout, `--steps N --pause SECONDS`.
+
+`--bad-sample INDEX` is one that cannot be read; `--say WORD` is printed with the variable GREETING at the start.
+"""
 
 import argparse
 import hashlib
@@ -12,10 +15,16 @@ from zrun.worker import Loader, Session
 
 
 class Numbers(torch.utils.data.Dataset[tuple[torch.Tensor, torch.Tensor]]):
+    def __init__(self, samples: int, bad: int) -> None:
+        self.samples = samples
+        self.bad = bad
+
     def __len__(self) -> int:
-        return 96
+        return self.samples
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        if index == self.bad:
+            raise ValueError(f"sample {index} cannot be read")
         x = torch.arange(8, dtype=torch.float32) * (index + 1) / 96 + torch.rand(8) * 0.1
         return x, x.sum(dim=0, keepdim=True)
 
@@ -24,7 +33,11 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, default=30)
     parser.add_argument("--pause", type=float, default=0.05)
+    parser.add_argument("--samples", type=int, default=96)
+    parser.add_argument("--bad-sample", type=int, default=-1)
+    parser.add_argument("--say", default="nothing")
     options = parser.parse_args()
+    print(f"said {options.say}, greeted {os.environ.get('GREETING')}")
     torch.set_num_threads(1)
     torch.distributed.init_process_group("gloo")
     torch.manual_seed(0)
@@ -32,7 +45,7 @@ def main() -> None:
     model = DistributedDataParallel(net)
     opt = torch.optim.AdamW(model.parameters(), lr=1e-2)
     sched = torch.optim.lr_scheduler.CosineAnnealingLR(opt, options.steps)
-    loader = Loader(Numbers(), global_batch=16)
+    loader = Loader(Numbers(options.samples, options.bad_sample), global_batch=16)
     with Session(model=model, optimizer=opt, scheduler=sched, data=loader) as run:
         for x, y in run.steps(total=options.steps):
             time.sleep(options.pause)

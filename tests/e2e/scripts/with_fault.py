@@ -1,7 +1,7 @@
-"""Runs another script unchanged, with one fault by appointment in attempt 1: `KIND:RANK:STEP SCRIPT ARGS`.
+"""Runs another script unchanged, with one fault by appointment: `KIND:RANK:STEP SCRIPT ARGS`.
 
-The fault comes right before the optimizer's step number STEP of that rank, when the gradients have been exchanged;
-`sleep` and `loop` come before the backward pass instead would: the others then wait in their all_reduce.
+The fault comes in that rank's forward pass of step STEP, so the others wait for it in their all_reduce. It comes in
+attempt 1 alone, with `KIND:RANK:STEP:always` in every attempt that does this step.
 """
 
 import os
@@ -26,6 +26,10 @@ def trip(kind: str) -> None:
         os.kill(os.getpid(), signal.SIGSTOP)
     elif kind == "sleep":
         time.sleep(3600)
+    elif kind == "nap":
+        time.sleep(6)
+    elif kind == "sysexit":
+        sys.exit(75)
     elif kind == "exit":
         os._exit(7)
     elif kind == "exit0":
@@ -44,7 +48,8 @@ def arm(kind: str, step: int) -> None:
         first = id(optimizer) if first is None else first
         if id(optimizer) == first:
             done += 1
-        if done == step - 1:
+        # Session says where it resumed; a script without one begins at step 1 in every attempt.
+        if done + int(os.environ.get("ZRUN_RESUME_STEP") or 0) == step - 1:
             torch.nn.modules.module.register_module_forward_pre_hook(spring)
 
     sprung = False
@@ -59,8 +64,8 @@ def arm(kind: str, step: int) -> None:
 
 
 if __name__ == "__main__":
-    kind, rank, step = sys.argv[1].split(":")
-    if os.environ["RANK"] == rank and os.environ.get("ZRUN_ATTEMPT", "1") == "1":
+    kind, rank, step, *always = sys.argv[1].split(":")
+    if os.environ["RANK"] == rank and (always or os.environ.get("ZRUN_ATTEMPT", "1") == "1"):
         arm(kind, int(step))
     sys.argv = sys.argv[2:]
     sys.path[0] = str(Path(sys.argv[0]).resolve().parent)
