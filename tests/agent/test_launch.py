@@ -44,10 +44,10 @@ def test_user_values_pass_byte_for_byte_and_launcher_names_do_not(tmp_path: Path
 
 def test_the_command_is_a_static_torchrun_without_restarts() -> None:
     spec = JobSpec(name="toy", run=["-m", "train.main", "--lr", "1"], python="/usr/bin/python3")
-    text = " ".join(launch.command(spec, PLAN, "toy-abcdef", 2, 4711))
+    text = " ".join(launch.command(spec, PLAN, "toy-abcdef", 2, 4711, Path("/run/own")))
     assert text.startswith("/usr/bin/python3 -m torch.distributed.run --nnodes 1 --node-rank 0 --nproc-per-node 2")
     assert "--rdzv-backend static --master-addr 127.0.0.1 --master-port 4711 --rdzv-id toy-abcdef-2" in text
-    assert text.endswith("--max-restarts 0 --monitor-interval 3600 -m zrun.worker -m train.main --lr 1")
+    assert text.endswith("--monitor-interval 3600 --log-dir /run/own/torchrun -m zrun.worker -m train.main --lr 1")
 
 
 def test_a_rank_finds_the_rooms_it_may_import_and_no_other(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from zrun.core.deck import Phase
 from zrun.core.rows import RowFlag, unpack_rows
 from zrun.wire.order import End
 from zrun.wire.report import Doing
@@ -127,12 +128,12 @@ time.sleep(60)
 
 @pytest.mark.parametrize("how", ["time.sleep(60)", "os.kill(os.getpid(), signal.SIGSTOP)"])
 def test_the_line_at_which_a_rank_hung_is_told_once_its_stack_was_taken(place: Any, how: str) -> None:
-    script = f"import os, signal, time\nthis.session()\nstep(1)\n\ndef load():\n    {how}\n\nload()"
+    script = f"import os, signal, time\nthis.session()\nstep(1)\n\ndef load():\n    this.deck.enter_phase(7, 'load'); {how}\n\nload()"
 
     async def story() -> dict[int, Any]:
         async with place.coordinator(place.brief(script)) as fake, place.agent(fake):
             await fake.run(1)
-            await fake.until(lambda r: all(row.step == 1 for row in unpack_rows(r.rows)) and bool(r.rows))
+            await fake.until(lambda r: all(row.phase is Phase.OWN for row in unpack_rows(r.rows)) and bool(r.rows))
             await fake.end(1, End.KILL, collect=1)
             report = await fake.until_doing(Doing.IDLE, 1)
             return {failure["rank"]: failure["where"] for failure in report.failures}
@@ -161,7 +162,7 @@ def test_setup_that_does_not_end_is_ended_and_says_so(place: Any, living: Callab
     failure = fails(place, "pass", setup="echo begun; sleep 60 & sleep 60", watchdog={"setup_s": 0.5})
     assert (failure["kind"], failure["signal"], failure["exit_code"]) == ("setup", None, None)
     assert failure["message"] == "the set-up commands did not end within 0.5 s (watchdog.setup)"
-    assert failure["last_lines"] == ["begun"]
+    assert failure["last_lines"][0] == "begun"  # the shell may still say that its sleep was killed
     assert living() == []
 
 

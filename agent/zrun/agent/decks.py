@@ -19,6 +19,9 @@ STOPPED_S: Final = 0.5
 
 WINDOW_S: Final = 0.5
 """CPU share and moving I/O are judged over at least so long: reports may follow each other at once."""
+BUSY_IO: Final = 256 << 10
+"""Bytes a second, by system calls or page faults, from which a rank counts as busy with files: a save or a load does
+more, the lines that a stuck rank's threads still print do less."""
 
 
 @dataclass(slots=True)
@@ -117,7 +120,7 @@ class Decks:
         cpu = look.cpu = max(0.0, look.cpu_s - look.cpu_told) / passed
         if story.alive and story.pid:
             look.io = sum(_io_bytes(pid) for pid in [story.pid, *proc_table.descendants(story.pid)])
-        moving = look.moving = look.io != look.io_told
+        moving = look.moving = (look.io - look.io_told) / passed >= BUSY_IO
         look.cpu_told, look.io_told, look.told_at = look.cpu_s, look.io, now
         return cpu, moving and story.alive
 
@@ -152,4 +155,6 @@ def _io_bytes(pid: int) -> int:
         raw = (proc_table.PROC / str(pid) / "io").read_bytes()
     except OSError:
         return 0
-    return sum(int(line.split()[1]) for line in raw.splitlines() if line.startswith((b"rchar", b"wchar")))
+    return sum(
+        int(line.split()[1]) for line in raw.splitlines() if line.startswith((b"rchar", b"wchar", b"read_bytes"))
+    )

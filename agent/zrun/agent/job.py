@@ -239,7 +239,7 @@ class JobOnNode:
         self._oom.moved()  # what the kernel killed before is not ours
         self.feed(e.Launched(ranks))
         where.torchrun_log.unlink(missing_ok=True)
-        argv = launch.command(self.spec, plan, self.brief.job, nproc, port)
+        argv = launch.command(self.spec, plan, self.brief.job, nproc, port, where.attempt_dir)
         env = self._environment(plan, where)
         self._keeper.spawn("torchrun", argv, env, self.spec.workdir, where.torchrun_log, (first, nproc))
 

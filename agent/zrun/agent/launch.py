@@ -110,12 +110,13 @@ def _is_free(port: int, family: int) -> bool:
     return True
 
 
-def command(spec: JobSpec, plan: LaunchPlan, job: str, nproc: int, port: int) -> list[str]:
+def command(spec: JobSpec, plan: LaunchPlan, job: str, nproc: int, port: int, own: Path) -> list[str]:
+    """`own`: the attempt's folder on this node, where torchrun's error files go instead of /tmp."""
     return [
         python_of(spec), "-m", "torch.distributed.run", "--nnodes", str(plan.nnodes), "--node-rank",
         str(plan.node_rank), "--nproc-per-node", str(nproc), "--rdzv-backend", "static", "--master-addr",
         plan.master_addr, "--master-port", str(port), "--rdzv-id", f"{job}-{plan.attempt}", "--max-restarts", "0",
-        "--monitor-interval", "3600", "-m", "zrun.worker", *spec.run,
+        "--monitor-interval", "3600", "--log-dir", str(own / "torchrun"), "-m", "zrun.worker", *spec.run,
     ]  # fmt: skip
 
 
