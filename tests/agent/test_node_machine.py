@@ -111,6 +111,21 @@ def test_setup_failure_is_a_failure_and_ends_in_idle() -> None:
     assert any(isinstance(action, a.StartSetup) for action in play.say(order(2)))
 
 
+def test_an_abort_in_the_interpreters_teardown_is_a_warning_once_the_script_had_ended_well() -> None:
+    play = Play().running()
+    over = Flag.SESSION | Flag.FINISHED
+    play.say(e.DecksRead({0: deck(0, flags=over), 1: deck(1, flags=over)}), exited(0, 0), exited(1, signal="SIGABRT"))
+    play.say(e.Swept([]))
+    assert (play.doing, play.kinds()) == (Doing.FINISHED, [])
+    assert "rank 1: SIGABRT in the interpreter's teardown" in play.machine.state.record.warnings[0]
+
+
+def test_an_abort_before_the_scripts_end_is_a_failure() -> None:
+    play = Play().running()
+    play.say(exited(1, signal="SIGABRT"))
+    assert (play.doing, play.kinds()) == (Doing.FAILED, [FailureKind.SIGNALED])
+
+
 def test_evidence_comes_before_the_first_signal() -> None:
     play = Play().running()
     (collect,) = play.say(exited(1, 1), ending(1, End.KILL, collect=4))

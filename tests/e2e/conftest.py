@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -253,7 +254,9 @@ def _jobs_in(tmp_path: Path) -> Iterator[Callable[..., Job]]:
     left = {str(job.folder): job.processes() for job in jobs if (job.folder / "runs").exists()}
     for job in jobs:
         job.end()
-    assert all(not pids for pids in left.values()), f"left behind: {left}"
     ours = [run.name for job in jobs for run in (job.folder / "runs").glob("*")]
-    swept = [str(path) for run in ours for path in Path("/dev/shm").glob(f"zrun-{run}-*")]
+    swept = [path for run in ours for path in Path("/dev/shm").glob(f"zrun-{run}-*")]
+    for path in swept:
+        shutil.rmtree(path)
+    assert all(not pids for pids in left.values()), f"left behind: {left}"
     assert swept == [], "shared memory was left behind"

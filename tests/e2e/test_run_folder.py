@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 SCRIPTS = Path(__file__).resolve().parent / "scripts"
-SECRET = 'pa"ss-Wörd/73f1b0c9+x'
+SECRET = 'pa"ss\\Wörd/73f1b0c9+x'
 """With what JSON, URLs and UTF-8 write in more than one way."""
 
 

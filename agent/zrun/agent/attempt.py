@@ -5,6 +5,7 @@ Reads and writes files; decides nothing and starts nothing.
 
 import asyncio
 import os
+import shutil
 import socket
 import time
 from collections.abc import Callable, Iterable
@@ -90,5 +91,6 @@ def clear(where: Where, ranks: list[int], hidden: Redactor) -> None:
             for ending in ("notes", "stacks"):
                 (where.attempt_dir / f"rank-{rank}.{ending}").unlink(missing_ok=True)
         hidden.file(where.torchrun_log)
+        shutil.rmtree(where.attempt_dir / "torchrun", ignore_errors=True)  # error files: all in the failures by now
     except OSError:
         pass  # a full or failing disk: they stay, 0600 in a folder 0700

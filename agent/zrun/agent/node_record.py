@@ -6,7 +6,7 @@ from typing import Any, Final
 from zrun.agent.node_events import RankExited
 from zrun.agent.rank_story import RankStory
 from zrun.agent.stop_step import StopAsk
-from zrun.core.deck import StopKind
+from zrun.core.deck import Flag, StopKind
 from zrun.core.failure import Failure
 from zrun.core.notes import NoteKind
 from zrun.wire.order import Ending, LaunchPlan
@@ -100,6 +100,12 @@ class AttemptRecord:
         story.ended_at, story.ended_unix = now, event.unix
         story.exit_code, story.signal, story.oom = event.exit_code, event.signal, event.oom
         story.last_lines = event.last_lines
+        if event.signal and Flag.FINISHED in story.flags and story.signalled_unix is None and not event.oom:
+            # C++ libraries may abort while the interpreter is taken down; the script's work was done by then.
+            story.lingered = True
+            self.warn(
+                f"rank {event.rank}: {event.signal} in the interpreter's teardown, after its script had ended well"
+            )
 
     def take_note(self, rank: int, note: dict[str, Any]) -> None:
         """Unknown kinds are left to a later version."""

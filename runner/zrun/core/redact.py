@@ -23,6 +23,7 @@ MASK: Final = "[secret]"
 def _forms(value: str) -> Iterator[str]:
     yield value
     yield json.dumps(value)[1:-1]
+    yield from (repr(value)[1:-1], json.dumps(repr(value)[1:-1])[1:-1])  # as an f-string's !r shows it
     yield json.dumps(value, ensure_ascii=False)[1:-1]
     for text in (quote(value), quote(value, safe=""), quote_plus(value)):
         yield text
