@@ -116,7 +116,7 @@ WATCHDOG: Final = Block(job.Watchdog, (
     Field("eval", LIMIT, "limit of an evaluation", ("eval_s",)),
     Field("save", LIMIT, "limit of a checkpoint", ("save_s",)),
     Field("exit", LIMIT, "limit between the end of training and the end of the process", ("exit_s",)),
-    Field("phases", PHASES, "limits of the script's own phases (`run.phase(NAME)`)", ("phases_s",)),
+    Field("phases", PHASES, "limits of the script's own phases (`run.phase(NAME)`) by name; others are learned", ("phases_s",)),
     Field("log_pattern", STEP_REGEX, r"progress from log lines, for scripts no hook can see; needs `(?P<step>\d+)`",
           later=Later(LEAVE_OUT)),
 ))  # fmt: skip
@@ -171,7 +171,8 @@ CHECKPOINT: Final = Block(job.Checkpoint, (
           later=Later("auto or off for now", lambda value: value == "off"),
           promised="checkpoints go to disk only; no copy is kept in memory"),
     Field("keep", KEEP, "which checkpoints stay"),
-    Field("resume", RESUME, "auto: the newest valid one of this run; never: from step 0; a path: from there",
+    Field("resume", RESUME, "auto: the newest valid one of this run; never: from step 0; a path: from there. "
+          "never and a path hold until this launch has committed a checkpoint of its own",
           later=Later("a path of a file system all nodes share", _local_path)),
 ))  # fmt: skip
 
