@@ -116,7 +116,8 @@ WATCHDOG: Final = Block(job.Watchdog, (
     Field("eval", LIMIT, "limit of an evaluation", ("eval_s",)),
     Field("save", LIMIT, "limit of a checkpoint", ("save_s",)),
     Field("exit", LIMIT, "limit between the end of training and the end of the process", ("exit_s",)),
-    Field("phases", PHASES, "limits of the script's own phases (`run.phase(NAME)`) by name; others are learned", ("phases_s",)),
+    Field("phases", PHASES, "limits of the script's own phases (`run.phase(NAME)`) by name; others are learned",
+          ("phases_s",)),
     Field("log_pattern", STEP_REGEX, r"progress from log lines, for scripts no hook can see; needs `(?P<step>\d+)`",
           later=Later(LEAVE_OUT)),
 ))  # fmt: skip
