@@ -136,3 +136,26 @@ def test_an_agent_told_to_go_lets_its_jobs_save_first(place: Any, living: Callab
 
     asyncio.run(story())
     assert living() == []
+
+
+def test_an_agent_that_stood_still_blames_the_node_and_no_rank(place: Any, living: Callable[[], list[int]]) -> None:
+    async def story() -> None:
+        async with place.coordinator(place.brief(LEAVES_CHILDREN)) as fake:
+            agent = place.agent_process()
+            try:
+                await fake.connected()
+                await fake.run(1)
+                await fake.until(lambda r: r.doing == Doing.RUNNING)
+                os.kill(agent.pid, signal.SIGSTOP)
+                await gone(living, 8.0)
+                os.kill(agent.pid, signal.SIGCONT)
+                report = await fake.until(lambda r: len(r.failures) == 3)
+                assert [f["kind"] for f in report.failures] == ["node", "ended-by-us", "ended-by-us"]
+                assert "stood still for 3 s" in report.failures[0]["message"]
+                await fake.leave()
+                assert await ended(agent) == 0
+            finally:
+                agent.kill()
+                await ended(agent)
+
+    asyncio.run(story())

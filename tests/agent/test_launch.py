@@ -141,5 +141,20 @@ def test_setup_is_wanted_until_these_very_commands_succeeded(tmp_path: Path) -> 
     assert Once(tmp_path).setup_wanted(second)
 
 
-def test_a_full_disk_is_called_one() -> None:
-    assert launch.explained(OSError(errno.ENOSPC, "No space left on device")).startswith("disk full: ")
+def test_a_full_disk_is_called_one_and_one_that_is_read_only_is_not(tmp_path: Path) -> None:
+    full = launch.explained(OSError(errno.ENOSPC, "No space left on device"), tmp_path)
+    assert full.startswith(f"disk full: No space left on device at {tmp_path} (")
+    assert full.endswith(" bytes free)")
+    said = launch.explained(OSError(errno.EROFS, "Read-only file system", "/a/b"), tmp_path)
+    assert said == "cannot write: Read-only file system at /a/b"
+
+
+def test_a_place_that_cannot_be_made_on_a_full_disk_is_a_launch_error_that_begins_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(path: Path) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+    monkeypatch.setattr(launch, "make_folder", full)
+    with pytest.raises(LaunchError, match=r"^disk full: No space left on device at .*/attempt-2 \(\d+ bytes free\): "):
+        launch.make_places(where(tmp_path), [])

@@ -388,3 +388,64 @@ def test_checkpoints_that_were_pruned_are_told_and_listed_no_more() -> None:
     record = play.machine.state.record
     assert [info.step for info in record.checkpoints] == [3, 1, 4]
     assert record.pruned == [2]
+
+
+def echo(rank: int, at: float) -> e.NoteRead:
+    text = "Connection closed by peer"
+    said = {"kind": "last-words", "final": True, "exception": "RuntimeError", "message": text, "at": at, "step": 3}
+    return e.NoteRead(rank, said)
+
+
+def over(rank: int, at: float) -> e.NoteRead:
+    return e.NoteRead(rank, {"kind": "finished", "exit_code": 0, "at": at})
+
+
+def test_who_left_with_0_before_another_failed_is_told_of_too() -> None:
+    play = Play().running()
+    play.say(exited(1, 0), echo(0, 1000.03))
+    left, other = play.machine.state.failures()
+    assert (left.rank, left.kind, left.at, left.exit_code) == (1, FailureKind.EARLY, 1000.0, 0)
+    assert (other.rank, other.kind, play.doing) == (0, FailureKind.RAISED, Doing.FAILED)
+
+
+def test_who_left_is_told_of_also_while_its_process_still_ends() -> None:
+    play = Play().running()
+    play.say(over(1, 999.9), echo(0, 999.95))
+    assert [(f.rank, f.kind, f.at) for f in play.machine.state.failures()] == [
+        (1, FailureKind.EARLY, 999.9), (0, FailureKind.RAISED, 999.95),
+    ]  # fmt: skip
+    play.say(ending(1, End.KILL), e.Signalled([0, 1], 999.99), exited(1, signal="SIGKILL"))
+    assert play.kinds()[0] == FailureKind.EARLY
+
+
+def test_who_left_is_told_of_also_if_that_is_seen_after_the_others_outcry() -> None:
+    play = Play().running()
+    play.say(echo(0, 999.9), exited(1, 0))
+    assert play.kinds() == [FailureKind.RAISED, FailureKind.EARLY]
+
+
+@pytest.mark.parametrize("at", [999.5, 1005.1])
+def test_who_left_after_a_failure_or_long_before_it_is_not_missed(at: float) -> None:
+    play = Play().running()
+    play.say(exited(1, 0), echo(0, at))
+    assert play.kinds() == [FailureKind.RAISED]
+
+
+def test_who_left_at_a_safe_point_or_after_the_last_step_is_not_missed() -> None:
+    safe = Play().running()
+    flags = Flag.SESSION | Flag.STOPPED_SAFE
+    safe.say(e.DecksRead({0: deck(0), 1: deck(1, flags=flags)}), exited(1, 0), echo(0, 1000.1))
+    assert safe.kinds() == [FailureKind.RAISED]
+    done = Play().running()
+    done.say(e.DecksRead({r: deck(r, step=10, completed=10) for r in (0, 1)}), exited(1, 0), echo(0, 1000.1))
+    assert done.kinds() == [FailureKind.RAISED]
+
+
+def test_what_a_keeper_ended_while_its_agent_stood_still_is_the_nodes_failure() -> None:
+    play = Play().running()
+    play.say(e.KeeperEnds(3.0, 999.0), exited(0, signal="SIGKILL"), echo(1, 999.5), exited(1, signal="SIGKILL"))
+    assert play.kinds() == [FailureKind.NODE, FailureKind.ENDED_BY_US, FailureKind.ENDED_BY_US]
+    (node, *_) = play.machine.state.failures()
+    assert (node.rank, node.message) == (-1, "the agent of node a stood still for 3 s: its keeper ended the workers")
+    play.say(e.KeeperLost(), e.KeeperReady([]))
+    assert (play.doing, play.kinds()[0]) == (Doing.IDLE, FailureKind.NODE)

@@ -1,5 +1,6 @@
 """Log files read from their end and as they grow, and `zrun logs` with its filters."""
 
+import io
 import json
 import threading
 from collections.abc import Callable
@@ -11,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from zrun.cli import logfiles, options
+from zrun.cli import logfiles, options, screen
 from zrun.cli.main import main
 from zrun.core.errors import UsageError
 from zrun.core.runfolder import RunFolder
@@ -123,7 +124,30 @@ def test_control_characters_of_a_job_do_not_reach_the_terminal(
     make_run: MakeRun, write_log: WriteLog, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_log(make_run("gpt2-0000aa", state="FAILED"), 1, 0, ["\x1b[31mred\x1b[0m \x1b]0;title\x07\x9b \rback\ttab"])
-    assert messages(capsys) == ["[rank 0] \x1b[31mred\x1b[0m ]0;title\x9b back\ttab".replace("\x9b", "")]
+    assert messages(capsys) == ["[rank 0] red \\x1b]0;title\\x07\\x9b \\rback\ttab"]
+
+
+def test_a_terminal_gets_the_jobs_colours_and_no_other_control_character(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setattr("sys.stdout", Terminal())
+    assert screen.clean("\x1b[31mred\x1b[2J\u202e") == "\x1b[31mred\\x1b[2J\\u202e\x1b[0m"
+    assert screen.clean("\x1b[2J\ttab") == "\\x1b[2J\ttab"
+
+
+def test_a_rank_that_is_not_there_is_refused_with_those_that_are(
+    make_run: MakeRun, write_log: WriteLog, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = make_run("gpt2-0000aa", state="FAILED")
+    for rank in (0, 1):
+        write_log(folder, 1, rank, ["hello"])
+    assert main(["logs", "--rank", "77"]) == 102
+    assert capsys.readouterr().err == "zrun: there are no logs of rank 77\n  ranks with logs: 0, 1\n"
+    assert main(["logs", "--rank", "1,77"]) == 0
 
 
 def test_following_ends_with_the_job_and_misses_and_doubles_no_line(

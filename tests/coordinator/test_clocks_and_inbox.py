@@ -387,3 +387,31 @@ def test_a_full_journal_disk_does_not_hold_up_orders(world: Any) -> None:
     one.fleet.journal_trouble(None)
     one.scribe.drain(5)
     assert "the journal cannot be written" in (one.folder / "events.jsonl").read_text()
+
+
+def test_a_verdict_that_could_not_be_written_is_written_as_soon_as_it_can(world: Any) -> None:
+    one = world()
+    verdict = one.folder / "verdict.json"
+    one.scribe.drain(5)
+    verdict.unlink(missing_ok=True)
+    verdict.mkdir()
+    (verdict / "in the way").touch()
+    one.say()
+    one.say(rows=block(3))
+    one.scribe.drain(5)
+    assert verdict.is_dir()
+    (verdict / "in the way").unlink()
+    verdict.rmdir()
+    one.sweep.run()
+    one.scribe.drain(5)
+    assert json.loads(verdict.read_text()) == json.loads(json.dumps(one.job.views.verdict()))
+
+
+def test_the_word_of_a_process_that_had_to_be_ended_reaches_the_reason(world: Any) -> None:
+    one = world()
+    one.say()
+    one.say(rows=block(3))
+    done = block(12, flags=RowFlag.SESSION | RowFlag.FINISHED)
+    words = "rank 1 did not exit within 30 s of its script's end: ended"
+    one.say(doing=Doing.FINISHED, rows=done, warnings=["something else", words])
+    assert one.job.state.reason == f"every rank's script ended with code 0 at step 12; {words}"

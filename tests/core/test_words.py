@@ -16,6 +16,7 @@ from zrun.core.marks import LONGEST, encode_mark, strip_marks
 from zrun.core.notes import NoteKind, NoteReader, NoteWriter
 from zrun.core.rows import RankRow, RowFlag, pack_rows, unpack_rows
 from zrun.core.settings import RankSettings
+from zrun.core.words import shortened
 
 u32 = st.integers(0, 2**32 - 1)
 batches = st.builds(BatchId, u32, u32.filter(bool), u32)
@@ -149,3 +150,28 @@ def test_an_exclusive_file_is_made_once(tmp_path: Path) -> None:
     with pytest.raises(FileExistsError):
         create_exclusive(tmp_path / "token", b"y")
     assert (tmp_path / "token").read_bytes() == b"x"
+
+
+def test_a_lone_surrogate_is_escaped_on_its_way_into_notes_and_failures(tmp_path: Path) -> None:
+    writer = NoteWriter(tmp_path / "notes")
+    writer.write(NoteKind.WARNING, message="a\ud800b")
+    writer.close()
+    with (tmp_path / "notes").open("a") as file:  # of an older rank
+        file.write('{"message": "\\ud800"}\n')
+    assert [note["message"] for note in NoteReader(tmp_path / "notes").read()] == ["a\\ud800b", "\\ud800"]
+    failure = Failure(1, "a", FailureKind.RAISED, 1.0, message="\ud800", last_lines=["\udfff", "ü"])
+    assert (failure.to_dict()["message"], failure.to_dict()["last_lines"]) == ("\\ud800", ["\\udfff", "ü"])
+
+
+def test_a_long_text_keeps_head_and_tail_and_says_how_much_was_cut() -> None:
+    text = "begin " + "x" * 10_000 + " end"
+    cut = shortened(text, 4_000)
+    assert cut.startswith("begin xxx")
+    assert cut.endswith("xxx end")
+    assert "\n[… 6010 characters cut …]\n" in cut
+    assert shortened("short", 4_000) == "short"
+
+
+def test_a_cut_tears_no_word_near_its_borders() -> None:
+    cut = shortened("word " * 2_000, 1_000)
+    assert not {"w", "wo", "wor", "ord", "rd", "d"} & set(cut.split())

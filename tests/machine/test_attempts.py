@@ -28,7 +28,7 @@ from tests.machine.playbook import (
 
 from zrun.core.failure import Failure, FailureKind
 from zrun.core.states import FaultClass, JobState
-from zrun.machine.events import CoordinatorStarted, Suspended
+from zrun.machine.events import CoordinatorStarted, SaveFailed, Suspended
 from zrun.spec.job import Restart
 
 
@@ -332,3 +332,35 @@ def test_nothing_changes_a_job_that_is_over_but_resume() -> None:
     for event in (asks("stop"), asks("restart"), silent("a"), ended("a", 1, killed(0)), started(1), After(100.0)):
         play >> event
     assert play.done().state is JobState.SUCCEEDED
+
+
+def test_an_attempt_that_ended_unseen_got_at_least_as_far_as_the_next_one_resumed_from() -> None:
+    play = running().given(verified(1, 1), CoordinatorStarted())
+    play.given(heard("a", "idle", 1), After(2.0))
+    goes_on(play, 2, resumed=20)
+    job = play.done()
+    first = job.attempts[0]
+    assert (first.first_step, first.last_step, first.completed, job.best_step) == (1, 20, 20, 20)
+    assert job.incidents[0].steps_lost == 0
+
+
+def test_a_committed_checkpoint_is_progress_of_its_attempt() -> None:
+    job = running().given(committed(1, 20)).done()
+    assert (job.attempts[0].last_step, job.attempts[0].completed, job.best_step) == (20, 20, 20)
+
+
+def test_a_job_that_ends_well_says_that_saves_had_failed() -> None:
+    full = "[Errno 28] No space left on device"
+    play = running().given(committed(1, 10), SaveFailed(1, 20, full), SaveFailed(1, 30, full))
+    play.given(verified(1, 40), heard("a", "finished", 1, step=40))
+    assert play.done().reason == (
+        "every rank ended by itself with code 0 at step 40; 2 saves failed ([Errno 28] No space left on device), "
+        "newest checkpoint is step 10"
+    )
+    assert play.job.save_failures[0]["disk_full"] is True
+
+
+def test_a_rank_whose_process_had_to_be_ended_is_not_said_to_have_ended_by_itself() -> None:
+    words = "rank 1 did not exit within 30 s of its script's end: ended"
+    play = running().given(heard("a", "finished", 1, step=9, warned=(words,)))
+    assert play.done().reason == f"every rank's script ended with code 0 at step 9; {words}"

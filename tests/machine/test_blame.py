@@ -20,6 +20,7 @@ PAIR = "[../gloo/transport/tcp/pair.cc:144] Application timeout caused pair clos
 NCCL = (
     "NCCL error in: ../ProcessGroupNCCL.cpp:1970, remote process exited or there was a network error, NCCL version 2.21"
 )
+STOOD = "the agent of node a stood still for 8 s: its keeper ended the workers"
 SAVE = "save of step 20 failed: rank 1: No space left on device"
 STORE = "failed to recv, got 0 bytes"
 
@@ -86,15 +87,43 @@ STORIES = [
     ),
     Story(
         "left early with code 0",
-        [end(1, 1.0, E.EARLY, exit_code=0), lost_peer(0, 1.2)], 1, followed=(0,), says="exited with code 0 at step 5",
+        [end(1, 1.0, E.EARLY, exit_code=0), lost_peer(0, 1.2)], 1, followed=(0,), says="rank 1 ended with code 0 before the others",
     ),
     Story(
         "left early after another had failed",
         [raised(0, 1.0, "ValueError", "boom"), end(1, 1.5, E.EARLY, exit_code=0)], 0, followed=(1,), says="ValueError",
     ),
     Story(
-        "left early before its peer saw an unrelated error",
-        [end(1, 1.0, E.EARLY, exit_code=0), raised(0, 9.0, "AssertionError", "no")], 1, followed=(0,),
+        "left early before its peer saw an error of its own",
+        [end(1, 1.0, E.EARLY, exit_code=0), raised(0, 9.0, "AssertionError", "no")], 0, followed=(1,),
+    ),
+    Story(
+        "left early, told by the judge, and a peer with an error of its own",
+        [raised(0, 9.0, "AssertionError", "no")], 0, suspicion=suspect(1, "early-exit", provable=True),
+    ),
+    Story(
+        "left early after its peers had seen it go",
+        [lost_peer(0, 1.0), lost_peer(2, 1.1, WAITED), end(1, 1.5, E.EARLY, exit_code=0)], 1, followed=(0, 2),
+        says="rank 1 ended with code 0 before the others",
+    ),
+    Story(
+        "left early, and a peer whose own connection was reset",
+        [raised(0, 1.0, "ConnectionResetError", "[Errno 104]"), end(1, 1.5, E.EARLY, exit_code=0)], 1, followed=(0,),
+    ),
+    Story(
+        "the agent stood still and its keeper ended the ranks",
+        [end(-1, 9.0, E.NODE, message=STOOD), ours(0, 8.9), ours(1, 8.9)], None, F.NODE, followed=(0, 1),
+        says="the agent of node a stood still for 8 s", because="node a failed its ranks",
+    ),
+    Story(
+        "the same while a hang was suspected",
+        [end(-1, 9.0, E.NODE, message=STOOD), ours(0, 8.9), ours(1, 8.9)], None, F.NODE, followed=(0, 1),
+        suspicion=suspect(1),
+    ),
+    Story(
+        "an exit code and the words in its last lines that a disk is full",
+        [end(0, 1.0, E.EXITED, exit_code=1, last_lines=["loss 1", "write: No space left on device"])], 0, F.DISK,
+        says="write: No space left on device",
     ),
     Story("killed by the kernel for memory", [end(1, 1.0, E.OOM, signal="SIGKILL"), lost_peer(0, 1.0)], 1, F.OOM, (0,)),
     Story(

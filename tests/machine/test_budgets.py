@@ -7,6 +7,7 @@ from tests.machine.playbook import (
     After,
     Playbook,
     asks,
+    committed,
     ended,
     fails,
     gives,
@@ -307,6 +308,53 @@ def test_the_same_failure_on_the_next_batch_was_the_code_and_lifts_the_quarantin
     assert (job.state, job.quarantined) == (JobState.FAILED, [])
     assert "it is the code, not the data" in job.reason
     assert job.quarantine_lifted == ["e0-s000061-7f3a9c21"]
+
+
+def test_one_unreadable_sample_is_skipped_in_every_epoch_even_in_the_first_step_after_a_resume() -> None:
+    play = running()
+    attempt = 1
+    for step in (5, 15, 25):
+        batch = f"e{step // 10}-s{step:06d}-7f3a9c21"
+        fails(play, attempt, poisoned(batch=batch, step=step), step=step - 1)
+        goes_on(play, attempt + 1, step - 1)
+        fails(play, attempt + 1, poisoned(batch=batch, step=step))  # no step done: no row tells of one
+        attempt += 2
+        goes_on(play, attempt, step - 1)
+    job = play.done()
+    assert (job.state, len(job.quarantined), job.quarantine_lifted) == (JobState.RUNNING, 3, [])
+
+
+def test_a_later_attempt_beyond_the_quarantined_step_counts_after_a_step_back() -> None:
+    play = running(spec_of(data=Data(quarantine_after=1)))
+    fails(play, 1, poisoned(), step=60)
+    goes_on(play, 2, 50).given(committed(2, 70))
+    fails(play, 2, killed(0, step=71), step=70)
+    goes_on(play, 3, 50)
+    fails(play, 3, poisoned(batch="e0-s000058-00000001", step=58), step=57)
+    assert len(play.done().quarantined) == 2
+
+
+def test_a_node_that_failed_its_ranks_costs_no_crash() -> None:
+    play = running()
+    before = left(play.job)["crash"]
+    words = "the agent of node a stood still for 8 s: its keeper ended the workers"
+    ours = [Failure(rank, "a", FailureKind.ENDED_BY_US, 1.0, signal="SIGKILL") for rank in (0, 1)]
+    fails(play, 1, Failure(-1, "a", FailureKind.NODE, 1.1, message=words), *ours, step=60)
+    job = play.done()
+    assert (job.attempt, job.incidents[0].fault, job.incidents[0].headline) == (2, FaultClass.NODE, words)
+    verdict = job.incidents[0].verdict
+    assert verdict is not None
+    assert (verdict.node, verdict.rank, left(job)["crash"]) == ("a", None, before)
+
+
+def test_a_disk_that_is_full_at_a_later_launch_is_called_so() -> None:
+    play = running()
+    fails(play, 1, killed(1), step=60)
+    full = Failure(-1, "a", FailureKind.LAUNCH, 2.0, message="disk full: /runs (No space left on device)")
+    fails(play, 2, full)
+    job = play.done()
+    assert job.incidents[1].fault is FaultClass.DISK
+    assert "disk full: /runs" in job.reason
 
 
 def test_another_bad_batch_much_later_is_quarantined_too() -> None:

@@ -288,7 +288,7 @@ def test_an_early_exit_is_named_after_the_exit_window() -> None:
     assert watch.look([inside(0, 4.2), gone(1)], after=4.0) == []
     said = watch.named([inside(0, 5.6), gone(1)], after=1.5)
     assert (said.kind, said.ranks, said.provable) == ("early-exit", [1], True)
-    assert "rank 1 exited with code 0 before the others had finished" in said.roll_call
+    assert "rank 1 ended with code 0 before the others" in said.roll_call
     assert "1 of 2 ranks in all_reduce #17" in said.roll_call
 
 

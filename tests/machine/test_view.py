@@ -245,3 +245,23 @@ def test_a_phase_of_the_scripts_own_is_shown_by_its_name() -> None:
     nodes = now_at(row(0, phase=Phase.OWN), phase_names={0: "tokenize"})
     [node] = job_view(running().job, 9.0, nodes)["nodes"]
     assert node["ranks"][0]["phase"] == "tokenize"
+
+
+def test_a_running_attempt_shows_the_step_that_its_ranks_are_in() -> None:
+    attempt = job_view(running().given(verified(1, 1)).job, 9.0, now_at(row(0, 11), row(1, 10)))["attempts"][0]
+    assert (attempt["first_step"], attempt["last_step"], attempt["outcome"]) == (1, 10, None)
+
+
+def test_no_text_of_an_incident_or_a_verdict_is_longer_than_4000_characters_and_a_note() -> None:
+    play = running()
+    huge = raised(1, message="x" * 100_000, traceback="y" * 90_000 + "ValueError: the end")
+    play.given(ended("a", 1, huge), heard("a", "failed", 1, step=60), heard("a", "idle", 1, step=60))
+    shown = incident_view(play.job, 1)
+    assert "[96000 characters left out]" in shown["message"]
+    assert shown["traceback"].endswith("ValueError: the end")
+    for text in (shown["message"], shown["traceback"], shown["failures"][0]["traceback"]):
+        assert 4000 <= len(text) < 4100
+    assert len(shown["headline"]) < 1100
+    for view in (verdict_view(play.job), job_view(play.job, play.now, {})):
+        assert len(view["incidents"][0]["message"]) < 4100
+        assert len(view["reason"]) < 4100

@@ -1,5 +1,6 @@
 """Saving and restoring as one rank sees it: what lies on the disk, what is passed over, what is refused."""
 
+import errno
 import os
 import signal
 import subprocess
@@ -361,6 +362,12 @@ def test_a_file_that_may_not_grow_is_called_disk_full(folder: Folder) -> None:
     assert "DiskFullError: rank 0: disk full: File too large at " in ended.stderr
     assert [(f.step, f.state) for f in scan(folder.path)] == [(1, "complete")]
     assert not list(folder.path.glob("*.tmp"))
+
+
+def test_a_disk_that_is_read_only_is_not_called_full(tmp_path: Path) -> None:
+    said = commit.explained(OSError(errno.EROFS, "Read-only file system"), tmp_path)
+    assert str(said) == f"cannot write: Read-only file system at {tmp_path}"
+    assert not isinstance(said, DiskFullError)
 
 
 def test_too_little_room_is_said_before_anything_is_written(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:

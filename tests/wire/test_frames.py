@@ -39,3 +39,13 @@ def test_a_huge_frame_is_refused_before_it_is_read() -> None:
 def test_an_order_is_not_taken_for_a_report() -> None:
     with pytest.raises(ProtocolError):
         decode_up(encode(Goodbye("x")))
+
+
+def test_half_a_surrogate_and_bottomless_nesting_are_refused_as_protocol_errors() -> None:
+    good = encode(Hello(PROTOCOL, "abc", "boot", "0.1"))
+    deep = encode(
+        NodeReport("a", "b", 1, 1, {"j": JobReport(Doing.RUNNING, 1, 1, metrics={"m": "HERE"})}, Vitals(), 1.0)
+    )
+    for frame in (good.replace(b"abc", b"\xed\xa0\x80"), deep.replace(b"\xa4HERE", b"\x91" * 100_000 + b"\xc0")):
+        with pytest.raises(ProtocolError):
+            decode_up(frame)

@@ -138,6 +138,17 @@ def test_candidates_come_within_a_tenth_of_a_second_and_final_words_before_any_e
     assert Flag.LAST_WORDS in bare.deck().read().flags
 
 
+def test_last_words_are_cut_and_what_no_utf8_can_hold_is_escaped(bare: Stage) -> None:
+    bare.script("raise ValueError('\\ud800' + 'x' * 200_000 + ' end')")
+    assert bare.run("train.py") == 1
+    (note,) = bare.notes("last-words")
+    assert note["message"].startswith("\\ud800xxx")
+    assert note["message"].endswith("xxx end")
+    assert "characters cut" in note["message"]
+    assert len(note["message"]) < 4_100
+    assert 60_000 < len(note["traceback"]) < 66_000
+
+
 def test_a_handled_exception_leaves_no_last_words(bare: Stage) -> None:
     bare.script("for n in range(1000):\n    try:\n        raise ValueError(n)\n    except ValueError:\n        pass\n")
     assert bare.run("train.py") == 0

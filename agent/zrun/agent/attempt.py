@@ -13,7 +13,7 @@ from typing import Any
 
 from zrun.agent.decks import Decks
 from zrun.agent.evidence import Subject
-from zrun.agent.launch import Where
+from zrun.agent.launch import Where, explained
 from zrun.agent.logs import AttemptLogs
 from zrun.agent.rank_story import RankStory
 from zrun.agent.stop_step import StopAsk
@@ -36,7 +36,8 @@ class Attempt:
             self._wake = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
             self._wake.bind(str(wake_path(where.shm_dir)))
         except (OSError, ValueError) as error:
-            raise LaunchError(f"shared memory of the attempt cannot be used: {error}") from error
+            why = explained(error, where.shm_dir) if isinstance(error, OSError) else str(error)
+            raise LaunchError(f"{why}: shared memory of the attempt cannot be used") from error
         self.logs = AttemptLogs(where, ranks, cap_bytes, say, hidden)
         self._hidden = hidden
         self._notes = {rank: NoteReader(where.attempt_dir / f"rank-{rank}.notes") for rank in ranks}

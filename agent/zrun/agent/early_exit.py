@@ -7,8 +7,32 @@ from typing import Final
 
 from zrun.agent.rank_story import RankStory
 from zrun.core.deck import Flag, Phase
+from zrun.core.failure import Failure, FailureKind
 
 WINDOW_S: Final = 5.0
+SLACK_S: Final = 0.25
+"""A death that nobody announced is seen a little later than its peers feel it."""
+
+
+def missed(left: RankStory, stories: list[RankStory], failures: list[Failure]) -> bool:
+    """Did `left` leave with code 0 while others were at work, one of which failed soon after?
+
+    What that other says (a connection closed by its peer) may be an echo; which of the two counts is not decided here.
+    """
+    at = left.left_unix
+    if at is None or left.signalled_unix is not None or Flag.STOPPED_SAFE in left.flags or _all_steps_done(stories):
+        return False
+    slack = SLACK_S if left.over_unix is None else 0.0
+    return any(
+        failure.rank not in (-1, left.rank)
+        and failure.kind not in {FailureKind.ENDED_BY_US, FailureKind.EARLY}
+        and at - slack <= failure.at <= at + WINDOW_S
+        for failure in failures
+    )
+
+
+def _all_steps_done(stories: list[RankStory]) -> bool:
+    return all(s.deck is not None and s.deck.completed == s.deck.total_steps > 0 for s in stories)
 
 
 def patience_s(ended: RankStory, alive: list[RankStory], exit_s: float) -> float:

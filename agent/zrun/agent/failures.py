@@ -8,8 +8,11 @@ from typing import Any, Final
 
 from zrun.agent.rank_story import RankStory
 from zrun.core.failure import Failure, FailureKind
+from zrun.core.words import shortened
 
 OOM_NAMES: Final = ("OutOfMemoryError", "MemoryError")
+LONGEST_LINE: Final = 4_000
+"""Characters of each of the last lines; the log has them whole."""
 
 
 def failure_of(story: RankStory, node: str, *, job_failing: bool, why: str) -> Failure | None:
@@ -17,6 +20,9 @@ def failure_of(story: RankStory, node: str, *, job_failing: bool, why: str) -> F
     words = story.words or (story.fresh_candidate() if job_failing or not story.alive else None)
     if words is not None and _before_us(story, float(words.get("at") or 0.0)) and not story.lingered:
         return _make(story, node, _kind_of_words(words, story), float(words["at"]), words, None)
+    if story.early:
+        at = story.left_unix or story.over_unix or story.ended_unix
+        return _make(story, node, FailureKind.EARLY, at, {}, "exited with code 0 before the other ranks finished")
     if story.alive or story.lingered:
         return None
     kind, message = _kind_of_end(story, why)
@@ -41,8 +47,7 @@ def _kind_of_words(words: dict[str, Any], story: RankStory) -> FailureKind:
 
 def _kind_of_end(story: RankStory, why: str) -> tuple[FailureKind | None, str | None]:
     if story.exit_code == 0:
-        message = "exited with code 0 before the other ranks finished"
-        return (FailureKind.EARLY, message) if story.early else (None, None)
+        return None, None
     if _by_us(story):
         how = story.signal or ("" if story.exit_code is None else f"code {story.exit_code}")
         return FailureKind.ENDED_BY_US, "ended by zrun" + (f" ({how})" if how else "") + (f": {why}" if why else "")
@@ -65,6 +70,8 @@ def _make(
     code, signal = story.exit_code, story.signal
     if _by_us(story):
         code = signal = None
+    if kind is FailureKind.EARLY:
+        code, signal = 0, None  # also where its process was still about to end
     if code is None and signal is None and words:
         code = words.get("exit_code") or (1 if words.get("exception") else None)
     return Failure(
@@ -73,5 +80,6 @@ def _make(
         where=words.get("where") or story.where,
         traceback=words.get("traceback"), step=words.get("step") or (deck.step if deck and deck.step else None),
         batch=words.get("batch") or batch, phase=words.get("phase") or phase,
-        collective=words.get("collective") or inside, pid=story.pid or None, last_lines=story.last_lines[-50:],
+        collective=words.get("collective") or inside, pid=story.pid or None,
+        last_lines=shortened(story.last_lines[-50:], LONGEST_LINE),
     )  # fmt: skip

@@ -4,6 +4,7 @@ The only place where decisions meet processes and files; it decides nothing itse
 """
 
 import asyncio
+import contextlib
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine
@@ -196,7 +197,13 @@ class JobOnNode:
             )
         except OSError as error:
             self._keeper = None
-            self.feed(e.LaunchRefused(self._failure(FailureKind.LAUNCH, f"the keeper cannot be started: {error}")))
+            self.feed(
+                e.LaunchRefused(
+                    self._failure(
+                        FailureKind.LAUNCH, f"{explained(error, self._own_dir)}: the keeper cannot be started"
+                    )
+                )
+            )
             return
         keeper.lease(max(self._lease_s, 1.0))
 
@@ -207,14 +214,15 @@ class JobOnNode:
             self._check_resources()
             launch.make_places(where, [])
         except (LaunchError, OSError) as error:
-            self.feed(e.SetupEnded(self._failure(FailureKind.LAUNCH, explained(error))))
+            self.feed(e.SetupEnded(self._failure(FailureKind.LAUNCH, explained(error, self._own_dir))))
             return
         self._setup_text, self._setup_late = self.spec.setup or "", ""
         assert state.record.plan is not None
         assert self._keeper is not None
         env = self._environment(state.record.plan, where)
         log = self._own_dir / "setup.log"
-        log.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            log.unlink(missing_ok=True)
         self._keeper.spawn("setup", ["bash", "-c", self._setup_text], env, self.spec.workdir, log, None)
 
     def _start_torchrun(self, plan: LaunchPlan) -> None:
@@ -229,16 +237,16 @@ class JobOnNode:
             launch.make_places(where, ranks)
             cap = cap_of(self.spec.logs.max_size_bytes, nproc * plan.nnodes)
             self._attempt = Attempt(where, ranks, cap, self._say, self._poked, lambda: self._hidden)
+            where.torchrun_log.unlink(missing_ok=True)
             port = plan.master_port or launch.free_port()
         except (LaunchError, OSError) as error:
-            self.feed(e.LaunchRefused(self._failure(FailureKind.LAUNCH, explained(error))))
+            self.feed(e.LaunchRefused(self._failure(FailureKind.LAUNCH, explained(error, self._own_dir))))
             return
         if not plan.nproc and self.spec.nproc_per_node == "auto" and not self._gpus:
             self._say("nproc_per_node is auto and this node has no GPU: one rank runs, on the CPU")
         assert self._keeper is not None
         self._oom.moved()  # what the kernel killed before is not ours
         self.feed(e.Launched(ranks))
-        where.torchrun_log.unlink(missing_ok=True)
         argv = launch.command(self.spec, plan, self.brief.job, nproc, port, where.attempt_dir)
         env = self._environment(plan, where)
         self._keeper.spawn("torchrun", argv, env, self.spec.workdir, where.torchrun_log, (first, nproc))
@@ -283,6 +291,8 @@ class JobOnNode:
             case "ready":
                 self._read_left_over()
                 self.feed(e.KeeperReady(line["left"]))
+            case "ending" if line["stood_s"]:
+                self.feed(e.KeeperEnds(line["stood_s"], line["at"]))
             case "rank":
                 self.feed(e.RankSeen(line["rank"], line["pid"]))
             case "rank-exited":
@@ -329,7 +339,7 @@ class JobOnNode:
     def _setup_exited(self, line: dict[str, Any]) -> None:
         if line["exit_code"] == 0 and not self._setup_late:
             self._once.setup_succeeded(self._setup_text)
-            self._hidden.file(self._own_dir / "setup.log")
+            self._hide_in(self._own_dir / "setup.log")
             self.feed(e.SetupEnded(None))
         else:
             self._setup_failed(line)
@@ -342,13 +352,16 @@ class JobOnNode:
             code, signal = end["exit_code"], end["signal"]
             how = f"the set-up commands failed: {f'killed by {signal}' if signal else f'code {code}'}"
         self._setup_late = ""
-        self._hidden.file(log)
+        self._hide_in(log)
         failure = replace(self._failure(FailureKind.SETUP, how), exit_code=code, signal=signal,
                           last_lines=self._tail(log))  # fmt: skip
         self.feed(e.SetupEnded(failure))
 
     def _not_spawned(self, line: dict[str, Any]) -> None:
-        text = f"{line['name']} cannot be started: {line['error']}"
+        why = line["error"]
+        if line.get("errno"):
+            why = explained(OSError(line["errno"], line["strerror"], line["path"]), self._own_dir)
+        text = f"{why}: {line['name']} cannot be started"
         if line["name"] == "setup":
             self.feed(e.SetupEnded(self._failure(FailureKind.SETUP, text)))
         else:
@@ -391,6 +404,12 @@ class JobOnNode:
 
     def _tail(self, log: Path) -> list[str]:
         return [self._hidden.text(line) for line in launch.tail(log)]
+
+    def _hide_in(self, log: Path) -> None:
+        try:
+            self._hidden.file(log)
+        except OSError as error:  # it stays, 0600 in a folder 0700
+            self._say(f"{log.name} cannot be written without secrets: {error}")
 
     def _limits(self) -> dict[str, Any]:
         """What the machine has to know of the spec."""

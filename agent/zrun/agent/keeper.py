@@ -6,6 +6,7 @@ the agent is dead or has been standing still for a lease; then nothing of the jo
 """
 
 import argparse
+import contextlib
 import ctypes
 import fcntl
 import json
@@ -74,6 +75,7 @@ class Keeper:
         self._heard = 0.0
         self._lease_s = 3.0
         self._agent_gone = ""
+        self._stood_s = 0.0
         self._quit = False
         self._woken_unix = time.time()
         """When the keeper last woke: nearer to a death it then sees than the moment at which it tells of it."""
@@ -92,9 +94,15 @@ class Keeper:
                 self._turn()
         finally:  # also if this file has a bug: nothing may outlive the keeper
             if self._agent_gone:
-                print(f"keeper: {self._agent_gone}: ending all of {self._job}", file=sys.stderr, flush=True)
+                self._tell_why()
             self._say(said="over", left=self._kill_all())
         return 0
+
+    def _tell_why(self) -> None:
+        """To the log, and to an agent that only stood still: it reads this before it reads of the deaths."""
+        with contextlib.suppress(OSError):  # a full disk must not keep the keeper from ending what it keeps
+            print(f"keeper: {self._agent_gone}: ending all of {self._job}", file=sys.stderr, flush=True)
+        self._say(said="ending", why=self._agent_gone, stood_s=self._stood_s, at=time.time())
 
     def _take_lock(self) -> bool:
         """Wait for the keeper of an earlier agent to be done. False if our own agent went meanwhile."""
@@ -114,8 +122,9 @@ class Keeper:
                 return False
         earlier = os.pread(handle, 65536, 0).decode("ascii", "replace").split()
         self._boots = [*dict.fromkeys([*earlier[-32:], self._boot])]
-        os.ftruncate(handle, 0)
-        os.pwrite(handle, ("\n".join(self._boots) + "\n").encode(), 0)
+        with contextlib.suppress(OSError):  # a full disk: a later keeper then knows fewer boots, this one all
+            os.pwrite(handle, (text := ("\n".join(self._boots) + "\n").encode()), 0)
+            os.ftruncate(handle, len(text))
         self._lock_fd = handle  # closed, and thus released, by our exit
         return True
 
@@ -132,6 +141,7 @@ class Keeper:
         self._find_ranks()
         self._clock.tick(time.monotonic())
         if self._clock.time >= self._heard + self._lease_s and not self._agent_gone:
+            self._stood_s = self._lease_s
             self._agent_gone = f"the agent stood still for {self._lease_s:g} s"
 
     def _read_control(self) -> None:
@@ -176,7 +186,8 @@ class Keeper:
                     stderr=subprocess.STDOUT, start_new_session=True,
                 )  # fmt: skip
         except OSError as error:
-            self._say(said="not-spawned", name=name, id=order["id"], error=str(error))
+            self._say(said="not-spawned", name=name, id=order["id"], error=str(error), errno=error.errno,
+                      strerror=error.strerror, path=error.filename)  # fmt: skip
             return
         child.returncode = 0  # reaped by waitpid(-1) below; Popen shall not wait for it
         found = proc_table.stat(child.pid)

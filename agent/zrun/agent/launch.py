@@ -3,8 +3,10 @@
 Makes files and folders, starts no process. Knows nothing about how an attempt goes on.
 """
 
+import contextlib
 import errno
 import importlib.util
+import os
 import random
 import shutil
 import socket
@@ -33,7 +35,7 @@ PORTS: Final = range(20000, 32000)
 
 NCCL_HANDS_OFF: Final = "0"
 """NCCL's own watchdog ends the process at an error or timeout unless told not to; torchrun hands this on to ranks."""
-_FULL: Final = {errno.ENOSPC, errno.EDQUOT, errno.EROFS}
+_FULL: Final = {errno.ENOSPC, errno.EDQUOT}
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,11 +84,24 @@ def ranks_here(spec: JobSpec, plan: LaunchPlan, gpus: int) -> int:
     return gpus or 1
 
 
-def explained(error: LaunchError | OSError) -> str:
-    """With the way out, and `disk full` first where that is what it is."""
+def explained(error: LaunchError | OSError, path: Path) -> str:
+    """With the way out, and `disk full` first where that is what it is; `path` if the error names none."""
     if isinstance(error, LaunchError):
         return f"{error} ({error.hint})" if error.hint else str(error)
-    return f"{'disk full: ' if error.errno in _FULL else ''}{error}"
+    where = Path(os.fsdecode(error.filename)) if isinstance(error.filename, str | bytes) else path
+    if error.errno == errno.EROFS:
+        return f"cannot write: {error.strerror} at {where}"
+    if error.errno in _FULL:
+        return f"disk full: {error.strerror} at {where} ({free_bytes(where)} bytes free)"
+    return str(error)
+
+
+def free_bytes(path: Path) -> int:
+    """Bytes that may still be written below `path`; -1 where nobody can say."""
+    for place in (path, *path.parents):
+        with contextlib.suppress(OSError):
+            return shutil.disk_usage(place).free
+    return -1
 
 
 def free_port() -> int:
@@ -159,7 +174,7 @@ def make_places(where: Where, ranks: list[int]) -> None:
         for rank in ranks:
             create_deck(deck_path(where.shm_dir, rank), rank, where.attempt, time.time())
     except OSError as error:
-        raise LaunchError(f"the attempt's files cannot be made: {explained(error)}") from error
+        raise LaunchError(f"{explained(error, where.attempt_dir)}: the attempt's files cannot be made") from error
 
 
 def link_rank_path(rank_path: Path) -> None:

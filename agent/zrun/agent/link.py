@@ -7,14 +7,16 @@ does not need it.
 import asyncio
 import random
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
+import msgspec
 from structlog.typing import FilteringBoundLogger
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import InvalidStatus, WebSocketException
 
 from zrun.core.errors import ProtocolError
-from zrun.wire.frames import decode_down, encode
+from zrun.core.words import encodable, shortened
+from zrun.wire.frames import LARGEST_UP, decode_down, encode
 from zrun.wire.order import Down
 from zrun.wire.report import Up
 
@@ -22,6 +24,8 @@ LARGEST_DOWN: Final = 8 << 20
 RETRY_S: Final = (0.1, 2.0)
 EVERY_S: Final = 1.0
 NOT_OFTENER_S: Final = 0.02
+SHORTER: Final = (16_000, 4_000, 1_000, 250)
+"""Lengths to which strings are cut, one after the other, while a report is larger than is read."""
 
 
 class Link:
@@ -60,7 +64,7 @@ class Link:
             wait_s = min(wait_s * 2, RETRY_S[1])
 
     async def _talk(self, socket: ClientConnection) -> None:
-        await socket.send(encode(self._hello()))
+        await socket.send(frame_of(self._hello()))
         self.connected, self._away, self._ever = True, False, True
         self._log.info("connected")
         self._changed.set()
@@ -83,7 +87,7 @@ class Link:
                 pass  # nothing changed: a beat
             self._changed.clear()
             for message in self._report():
-                await socket.send(encode(message))
+                await socket.send(frame_of(message))
             await asyncio.sleep(NOT_OFTENER_S)
 
     async def _receive(self, socket: ClientConnection) -> None:
@@ -104,6 +108,26 @@ class Link:
         except (OSError, ValueError):  # an embedded one that has not said yet where it listens
             text = "no coordinator yet, trying again"
         self._log.warning(text, error=what or type(error).__name__)
+
+
+def frame_of(message: Up) -> bytes:
+    """Whatever its strings hold: a frame that cannot be sent would be tried again for ever."""
+    try:
+        frame = encode(message)
+    except UnicodeEncodeError:
+        frame = _encode_plain(encodable(_plain(message)))
+    for longest in SHORTER:
+        if len(frame) <= LARGEST_UP:
+            break
+        frame = _encode_plain(shortened(encodable(_plain(message)), longest))
+    return frame
+
+
+def _plain(message: Up) -> Any:
+    return msgspec.to_builtins(message, builtin_types=(bytes, bytearray, memoryview))
+
+
+_encode_plain: Final = msgspec.msgpack.encode
 
 
 def websocket_address(address: str) -> str:

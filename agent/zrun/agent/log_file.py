@@ -3,6 +3,7 @@
 Knows nothing about what a line says, but that its fields say whose it is.
 """
 
+import contextlib
 import json
 import os
 from pathlib import Path
@@ -37,7 +38,11 @@ class LogFile:
             raise
         self._size += len(lines)
         if self._size > self._cap:
-            self._shorten()
+            try:
+                self._shorten()
+            except OSError:  # no room for the copy: the lines are written, so it stays too long and is tried again
+                with contextlib.suppress(OSError):
+                    self._path.with_name(f".{self._path.name}.tmp").unlink(missing_ok=True)
 
     def close(self) -> None:
         if self._fd is not None:

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from zrun.core.words import encodable
+
 _CRITICAL: Final = re.compile(r"\b(CRITICAL|FATAL)\b|^(\[rank\d+\]: *)?Fatal Python error")
 _ERROR: Final = re.compile(r"\bERROR\b|^(\[rank\d+\]: *)?(Traceback \(most recent call last\)|[\w.]*Error: )")
 _WARNING: Final = re.compile(r"\bWARN(ING)?\b|\b[A-Za-z]*Warning: ")
@@ -61,4 +63,4 @@ def _own_json(text: str) -> dict[str, Any] | None:
         value = json.loads(text, parse_constant=str)  # NaN is no JSON: kept as text
     except (ValueError, RecursionError):
         return None
-    return value if isinstance(value, dict) else None
+    return encodable(value) if isinstance(value, dict) else None

@@ -4,6 +4,7 @@ It knows nothing about processes of ranks (job.py and the keeper do) nor about d
 """
 
 import asyncio
+import contextlib
 import importlib.metadata
 import json
 import signal
@@ -249,10 +250,21 @@ def _plain(value: Any) -> Any:
     return value if isinstance(value, str | int | float | list | tuple | dict | None) else str(value)
 
 
+class LastingLogger(structlog.PrintLogger):
+    """A line that cannot be written (the disk is full) is lost; the agent lives on, for training depends on it."""
+
+    def msg(self, message: str) -> None:
+        with contextlib.suppress(OSError):
+            super().msg(message)
+
+    log = debug = info = warn = warning = msg
+    fatal = failure = err = error = critical = exception = msg
+
+
 def json_log(hush: Hush) -> FilteringBoundLogger:
     """JSON lines on stderr."""
     log: FilteringBoundLogger = structlog.wrap_logger(
-        structlog.PrintLogger(sys.stderr),
+        LastingLogger(sys.stderr),
         processors=[
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True, key="ts"),

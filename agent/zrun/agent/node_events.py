@@ -28,6 +28,14 @@ class KeeperLost:
 
 
 @dataclass(frozen=True, slots=True)
+class KeeperEnds:
+    """This agent stood still for so long that its keeper is ending the workers, since `unix`."""
+
+    stood_s: float
+    unix: float
+
+
+@dataclass(frozen=True, slots=True)
 class SetupEnded:
     """None: the setup commands succeeded."""
 
@@ -143,7 +151,7 @@ class TimeUp:
 
 
 NodeEvent = (
-    OrderReceived | KeeperReady | KeeperLost | SetupEnded | SpecChanged | LaunchRefused | Launched | RankSeen
-    | RankExited | TorchrunExited | DecksRead | NoteRead | Signalled | CollectEnded | Swept | PreemptAsked | LeaveNow
-    | TimeUp
+    OrderReceived | KeeperReady | KeeperLost | KeeperEnds | SetupEnded | SpecChanged | LaunchRefused | Launched
+    | RankSeen | RankExited | TorchrunExited | DecksRead | NoteRead | Signalled | CollectEnded | Swept | PreemptAsked
+    | LeaveNow | TimeUp
 )  # fmt: skip

@@ -39,6 +39,8 @@ def linger_at(state: NodeState) -> float | None:
 
 def drive_phase(state: NodeState) -> None:
     """Did a rank fail, or have all of them begun?"""
+    if state.doing in (*AT_WORK, Doing.FAILED):
+        _look_for_who_left(state)
     if state.doing not in (Doing.SETUP, *AT_WORK):
         return
     for story, at in early_times(state):
@@ -48,6 +50,14 @@ def drive_phase(state: NodeState) -> None:
         state.move(Doing.FAILED)
     elif state.doing == Doing.STARTING and state.record.all_booted:
         state.move(Doing.RUNNING)
+
+
+def _look_for_who_left(state: NodeState) -> None:
+    """A rank failed: did it lose one that had left with code 0?"""
+    stories = list(state.record.stories.values())
+    failures = state.failures(failing=False)
+    for story in stories if failures else []:
+        story.early = story.early or early_exit.missed(story, stories, failures)
 
 
 def drive_end_of_ranks(state: NodeState) -> None:

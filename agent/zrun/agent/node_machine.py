@@ -15,7 +15,7 @@ from zrun.agent.node_state import NodeState
 from zrun.core.deck import Flag
 from zrun.core.deck_reader import DeckState
 from zrun.core.failure import Failure, FailureKind
-from zrun.wire.order import End, Ending, LaunchPlan
+from zrun.wire.order import End, Ending, JobOrder, LaunchPlan
 from zrun.wire.report import Doing
 
 LAUNCHES: Final = 3
@@ -73,15 +73,15 @@ class NodeMachine:
         state = self.state
         match event:
             case e.OrderReceived(order):
-                state.order = order
-                if order.run is None:
-                    state.seen = max(state.seen, order.attempt)
+                self._order_received(order)
             case e.KeeperReady(left):
                 state.keeper_ready, state.keeper_asked = True, False
                 if state.record.killing:  # of the processes that its dead forerunner left
                     self._swept(left)
             case e.KeeperLost():
                 self._keeper_lost()
+            case e.KeeperEnds(stood_s, unix):
+                self._keeper_ends(stood_s, unix)
             case e.SetupEnded(failure):
                 state.record.setup_running, state.record.setup_until = False, None
                 state.setup = failure is not None
@@ -119,6 +119,11 @@ class NodeMachine:
             case _:
                 assert_never(event)
 
+    def _order_received(self, order: JobOrder) -> None:
+        self.state.order = order
+        if order.run is None:
+            self.state.seen = max(self.state.seen, order.attempt)
+
     def _keeper_lost(self) -> None:
         """A successor ends what it left; until then all that is certain is that the attempt is over."""
         state = self.state
@@ -127,6 +132,17 @@ class NodeMachine:
             node_ending.begin_ending(state, Ending(End.KILL, 0.0, "the keeper died"))
             state.record.killing = state.keeper_asked = True
             state.out.append(EnsureKeeper("the keeper died; what it watched must be ended"))
+
+    def _keeper_ends(self, stood_s: float, unix: float) -> None:
+        """What ranks say or how they end from then on is a consequence; the cause is this node."""
+        state, record = self.state, self.state.record
+        self._signalled([story.rank for story in record.stories.values() if story.alive], unix)
+        if state.doing in (Doing.SETUP, *node_finish.AT_WORK):
+            record.torchrun = False
+            record.node_failure = Failure(
+                rank=-1, node=state.node, kind=FailureKind.NODE, at=unix,
+                message=f"the agent of node {state.node} stood still for {stood_s:g} s: its keeper ended the workers",
+            )  # fmt: skip
 
     def _torchrun_exited(self, event: e.TorchrunExited) -> None:
         state, record = self.state, self.state.record

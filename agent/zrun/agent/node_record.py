@@ -123,6 +123,8 @@ class AttemptRecord:
             case NoteKind.SAVE_FAILED:
                 kept = {key: note.get(key) for key in ("step", "error", "path", "disk_full")}
                 self.save_failures = [*self.save_failures, {**kept, "rank": rank}][-WARNINGS_TOLD:]
+            case NoteKind.FINISHED if not note.get("exit_code"):
+                story.over_unix = float(note["at"])
             case NoteKind.STOPPED_AT:
                 story.stopped_at = int(note["step"])
             case NoteKind.WARNING:

@@ -4,6 +4,7 @@ Small files beside the attempts say what was done, so that a later agent does no
 fill its disk: looking again before a later attempt would end a job that could go on. Starts nothing.
 """
 
+import contextlib
 import hashlib
 from pathlib import Path
 
@@ -31,15 +32,17 @@ class Once:
             return True
 
     def setup_succeeded(self, text: str) -> None:
-        """Raises OSError."""
-        write_bytes(self._setup_done, _digest(text))
+        """On a full disk they run again for a later agent."""
+        with contextlib.suppress(OSError):
+            write_bytes(self._setup_done, _digest(text))
 
     def check_resources(self, wanted: Resources, vitals: Vitals, run_dir: Path, shm: Path) -> None:
         """Raises LaunchError that names everything that is short."""
         if wanted == Resources() or self._resources_done.exists():
             return
         preflight.check_resources(wanted, vitals, run_dir, shm)
-        write_bytes(self._resources_done, b"")
+        with contextlib.suppress(OSError):  # a full disk: it is looked at again
+            write_bytes(self._resources_done, b"")
 
 
 def _digest(text: str) -> bytes:

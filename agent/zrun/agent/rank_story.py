@@ -30,6 +30,9 @@ class RankStory:
     where: str | None = None
     """The user's own line in its newest stack, if one was taken."""
     early: bool = False
+    """It left with code 0 while others needed it."""
+    over_unix: float | None = None
+    """When its script ended with code 0; its process may take a while longer."""
     lingered: bool = False
     """Its script was over, its process was not; ended by us, and no failure."""
     finished_at: float | None = None
@@ -55,6 +58,13 @@ class RankStory:
     def finished(self) -> bool:
         """Ended by itself with code 0, or so nearly that only its process is left."""
         return self.lingered or (self.ended_at is not None and self.exit_code == 0 and not self.early)
+
+    @property
+    def left_unix(self) -> float | None:
+        """When it left the others with code 0; None: it did not."""
+        if self.ended_at is not None and self.exit_code != 0:
+            return None
+        return self.over_unix if self.ended_at is None else min(self.ended_unix, self.over_unix or self.ended_unix)
 
     def fresh_candidate(self) -> dict[str, Any] | None:
         """The exception in flight, unless the rank has begun a later step since: then it was handled."""

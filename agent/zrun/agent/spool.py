@@ -4,6 +4,7 @@ The rank writes into files, so its death or ours loses nothing. Space behind the
 Knows nothing about processes; whoever owns it calls `poll` often and `drain` once a rank is dead.
 """
 
+import contextlib
 import ctypes
 import json
 import os
@@ -142,10 +143,11 @@ class Spool:
 
     def _advance(self, used: int) -> None:
         self._offset += used
-        if self._offset_fd is None:
-            self._offset_fd = os.open(self._offset_path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
         batch = (self._batch or "").encode()[:64]
-        os.pwrite(self._offset_fd, _OFFSET.pack(self._offset, self._step or 0, batch), 0)
+        with contextlib.suppress(OSError):  # a full disk: a later agent then writes some lines a second time
+            if self._offset_fd is None:
+                self._offset_fd = os.open(self._offset_path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            os.pwrite(self._offset_fd, _OFFSET.pack(self._offset, self._step or 0, batch), 0)
         if self._offset - self._punched >= HOLE and self._file is not None:
             _punch(self._file, self._punched, HOLE)
             self._punched += HOLE

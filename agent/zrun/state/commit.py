@@ -20,19 +20,21 @@ from zrun.core.errors import CheckpointError
 from zrun.core.manifest import CONTROL, MANIFEST, Found, Manifest, folder_name, scan
 from zrun.core.private import make_folder
 
-_FULL: Final = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS}
+_FULL: Final = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _UNFINISHED: Final = re.compile(r"step-\d{6,}\.attempt-(\d+)\.tmp")
 _AT_FDCWD: Final = -100
 _RENAME_EXCHANGE: Final = 2
 
 
 class DiskFullError(CheckpointError):
-    """No room, a quota, a limit on file sizes or a file system that is read-only; its text begins with `disk full`."""
+    """No room, a quota or a limit on file sizes; its text begins with `disk full`."""
 
 
 def explained(error: OSError, path: Path) -> CheckpointError:
     """The same failure in words, naming path and free bytes where it is about room."""
     where = error.filename or path
+    if error.errno == errno.EROFS:
+        return CheckpointError(f"cannot write: {error.strerror} at {where}")
     if error.errno not in _FULL:
         return CheckpointError(f"cannot write {where}: {error.strerror or error}")
     return DiskFullError(

@@ -19,10 +19,12 @@ from zrun.core.deck import Flag
 from zrun.core.notes import NoteKind
 from zrun.core.private import write_text
 from zrun.core.user_code import UserCode
+from zrun.core.words import shortened
 from zrun.worker.rank import ThisRank
 from zrun.worker.term import EndedByAgent
 
-_LONGEST: Final = 32_000
+LONGEST_MESSAGE: Final = 4_000
+LONGEST_TRACEBACK: Final = 64 << 10
 """Characters of a traceback that are kept: its beginning (the root) and its end."""
 
 
@@ -113,15 +115,14 @@ def describe(error: BaseException) -> dict[str, Any]:
     errors = chain(error)
     root = errors[0]
     trace = "".join(traceback.format_exception(error))
-    if len(trace) > _LONGEST:
-        trace = f"{trace[: _LONGEST // 2]}\n[…]\n{trace[-_LONGEST // 2 :]}"
     worker = _from_worker(root)
     message = _text(root) if worker is None else worker[1].rstrip().rpartition("\n")[2].partition(": ")[2]
     if isinstance(root, SystemExit):
         message = "" if isinstance(root.code, int) else message
     return {
-        "exception": None if isinstance(root, SystemExit) else type_name(root), "message": message or None,
-        "where": where(errors), "traceback": trace, "exit_code": exit_code_of(error),
+        "exception": None if isinstance(root, SystemExit) else type_name(root),
+        "message": shortened(message, LONGEST_MESSAGE) or None,
+        "where": where(errors), "traceback": shortened(trace, LONGEST_TRACEBACK), "exit_code": exit_code_of(error),
     }  # fmt: skip
 
 

@@ -56,7 +56,7 @@ def _show(event: dict[str, Any]) -> None:
     words = (event.get(key) for key in ("event", "decision", "remark"))
     what = str(next((word for word in words if word), ""))
     rest = " ".join(f"{k}={_short(v)}" for k, v in event.items() if k not in _SHOWN_APART and v not in _EMPTY)
-    screen.put("  ".join(part for part in (at, f"{which} {cause}".strip(), what, screen.clean(rest)) if part))
+    screen.put_line("  ".join(part for part in (at, f"{which} {cause}".strip(), what, screen.clean(rest)) if part))
 
 
 def _short(value: Any) -> str:

@@ -19,6 +19,7 @@ def check(file: Path, overrides: tuple[str, ...], as_json: bool) -> int:
     """Check FILE (job.yaml) as launch would, and say how it was understood."""
     from zrun.spec.job import spec_to_dict
     from zrun.spec.load import load_job
+    from zrun.spec.problem import cut
     from zrun.spec.write import not_in_force
 
     spec = load_job(file, overrides=overrides, on_this_machine=True)
@@ -28,7 +29,8 @@ def check(file: Path, overrides: tuple[str, ...], as_json: bool) -> int:
         screen.put_json({"file": str(file), "spec": spec_to_dict(spec), "not_in_force": not_in_force(spec)})
         return 0
     nodes = str(spec.nodes_min) if spec.nodes_min == spec.nodes_max else f"{spec.nodes_min}:{spec.nodes_max}"
-    screen.put(f"{file}: good. {spec.name}: {' '.join(spec.run)} on {nodes} node(s) x {spec.nproc_per_node} rank(s)")
+    run = cut(" ".join(spec.run))
+    screen.put(f"{file}: good. {spec.name}: {run} on {nodes} node(s) x {spec.nproc_per_node} rank(s)")
     return 0
 
 

@@ -223,8 +223,6 @@ class Viewer:
         else:
             try:
                 screen.put(screen.paint(text, style, sys.stdout) if style else text)
-            except BrokenPipeError:
-                raise
             except OSError:
                 pass  # the terminal hung up; HUP follows
 

@@ -84,6 +84,8 @@ def logs(job: str | None, follow: bool, rank: str | None, node: str | None, atte
     if target.folder is None:
         return _from_coordinator(target, wanted, attempt, tail, first_error, show)
     chosen = _attempts(target.folder, attempt)
+    if not follow:
+        _refuse_no_rank(target.folder, chosen, wanted)
     followed: Followed = {n: _growing(target.folder, n) for n in chosen} if follow else {}
     if first_error:
         lines: Iterable[Line] = first_error_of(target, chosen, wanted)
@@ -112,6 +114,15 @@ def _attempts(folder: RunFolder, attempt: str | None) -> list[int]:
     if int(attempt) not in there:
         raise NotFoundError(f"there are no logs of attempt {attempt}", f"attempts with logs: {there or 'none'}")
     return [int(attempt)]
+
+
+def _refuse_no_rank(folder: RunFolder, attempts: list[int], wanted: Filter) -> None:
+    """Ranks without any log are a mistake, not silence; while nothing is logged at all, nobody knows yet."""
+    there = sorted({rank for attempt in attempts for rank in logfiles.ranks(folder, attempt)})
+    if there and wanted.ranks is not None and not wanted.ranks & set(there):
+        asked = ", ".join(map(str, sorted(wanted.ranks)[:8]))
+        named = ", ".join(map(str, there)) if len(there) <= 16 else f"{there[0]}-{there[-1]}"
+        raise NotFoundError(f"there are no logs of rank {asked}", f"ranks with logs: {named}")
 
 
 def collect(
@@ -220,4 +231,4 @@ def show_line(line: Line) -> None:
 
     text = f"[rank {line.get('rank', '?')}] {screen.clean(str(line.get('msg', '')))}"
     bad = _LEVEL.get(str(line.get("level")), 1) >= _LEVEL["error"]
-    screen.put(screen.paint(text, "red", sys.stdout) if bad else text)
+    screen.put_line(screen.paint(text, "red", sys.stdout) if bad else text)

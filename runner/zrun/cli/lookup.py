@@ -38,7 +38,7 @@ class Target:
             return Client(self.coordinator, outside_token(), timeout_s=timeout_s)
         address = address_in(self.folder) if self.folder else None
         if self.folder is None or address is None:
-            raise UnreachableError(f"no coordinator runs for {self.job}", f"`zrun resume {self.job}` goes on with it")
+            raise UnreachableError(f"no coordinator runs for {self.job}", self.way_on())
         return Client(address, token_in(self.folder), timeout_s=timeout_s)
 
     def live_client(self) -> "Client":
@@ -47,10 +47,14 @@ class Target:
         try:
             client.status(self.job)
         except UnreachableError as error:
-            raise UnreachableError(
-                f"{self.job}: no coordinator is alive", f"`zrun resume {self.job}` goes on with it"
-            ) from error
+            raise UnreachableError(f"{self.job}: no coordinator is alive", self.way_on()) from error
         return client
+
+    def way_on(self) -> str:
+        """What a person can do about a job that nobody runs."""
+        if self.written().get("state") == "SUCCEEDED":
+            return f"it has SUCCEEDED; see `zrun describe {self.job}`"
+        return f"`zrun resume {self.job}` goes on with it"
 
     def written(self) -> dict[str, Any]:
         """verdict.json: how it ended, or how it last stood; {} if there is none."""

@@ -3,14 +3,15 @@
 Subcommands are imported only when they are called, so that `zrun status` starts at once. Knows nothing about jobs.
 """
 
-import os
 import sys
 import traceback
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import click
 
+from zrun.cli import screen
 from zrun.cli.commands import ALIASES, COMMANDS, GROUPS
 from zrun.core.errors import Exit, SpecError, ZrunError
 
@@ -53,6 +54,8 @@ def cli(ctx: click.Context) -> None:
     """Run a distributed PyTorch job and keep it alive: see what broke, why, and go on where it was.
 
     JOB is a job's id, a unique beginning of it, or its name (the newest); none means the newest job.
+
+    --json prints one JSON value; `logs --json`, `events --json` and `status --watch --json` one JSON object a line.
     """
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help())
@@ -60,23 +63,33 @@ def cli(ctx: click.Context) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; the console script's entry. Returns the exit code of SURFACE, "Commands"."""
+    screen.mend_streams()
+    try:
+        return _run(arguments)
+    finally:
+        screen.silence_broken()
+
+
+def _run(arguments: Sequence[str] | None) -> int:
     try:
         result: Any = cli.main(args=arguments, prog_name="zrun", standalone_mode=False)
         return int(result or 0)
     except ZrunError as error:
         return _tell(error)
     except click.ClickException as error:
-        error.show()
+        with suppress(BrokenPipeError):
+            error.show()
         return Exit.WRONG_USE
     except (click.Abort, KeyboardInterrupt):
         return Exit.INTERRUPTED
-    except BrokenPipeError:
-        # The reader of a pipe left (`zrun logs | head`): nothing to tell, and the flush at exit must not raise again.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return Exit.OWN_FAILURE
+    except SystemExit:
+        # The reader of a pipe left (`zrun logs | head`): click makes an exit of its own of that. Nothing went wrong.
+        if not hasattr(sys.stdout, "wrapped"):  # what click leaves behind where a pipe broke
+            raise
+        return Exit.DONE
     except OSError as error:
-        where = f"{error.filename}: " if error.filename else ""
-        print(f"zrun: {where}{error.strerror or error}", file=sys.stderr)
+        where = f"{str(error.filename)[:200]}: " if error.filename else ""
+        screen.say(f"zrun: {where}{error.strerror or error}")
         return Exit.OWN_FAILURE
     except Exception:  # the outermost frame: whatever comes here is a bug, and is said to be one
         traceback.print_exc()
@@ -87,10 +100,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _tell(error: ZrunError) -> int:
     if isinstance(error, SpecError) and error.problems:
         for problem in error.problems:
-            print(problem, file=sys.stderr)
-    print(f"zrun: {error}", file=sys.stderr)
+            screen.say(problem)
+    screen.say(f"zrun: {error}")
     if error.hint:
-        print(f"  {error.hint}", file=sys.stderr)
+        screen.say(f"  {error.hint}")
     return error.exit_code
 
 

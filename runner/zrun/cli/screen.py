@@ -1,6 +1,7 @@
 """What a person sees: data on stdout, talk on stderr, colour only on a terminal. Knows nothing about jobs."""
 
 import json
+import os
 import re
 import sys
 from collections.abc import Sequence
@@ -9,8 +10,10 @@ from typing import Any, Final, TextIO
 from zrun.core import env
 
 _CODES: Final = {"red": "31", "green": "32", "yellow": "33", "cyan": "36", "dim": "2", "bold": "1"}
-_UNSAFE: Final = re.compile(r"\x1b(?!\[[0-9;]*m)|[\x00-\x08\x0b-\x1a\x1c-\x1f\x7f-\x9f]")
-"""Control characters that move the cursor or worse; tabs and colours are left to the job."""
+_COLOUR: Final = re.compile(r"(\x1b\[[0-9;]*m)")
+_UNSAFE: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+"""Control characters that move the cursor, turn the direction of writing, or cannot be written at all."""
+_LONGEST: Final = 280
 
 
 def coloured(stream: TextIO) -> bool:
@@ -23,31 +26,79 @@ def paint(text: str, style: str, stream: TextIO) -> str:
 
 
 def clean(text: str) -> str:
-    """A job's own line, made safe for a terminal."""
-    return _UNSAFE.sub("", text)
+    """A job's own text, made safe for a terminal: control characters are escaped, colours stay where colour may be."""
+    kept = coloured(sys.stdout)
+    parts = _COLOUR.split(text)
+    texts = [_UNSAFE.sub(_escaped, part) for part in parts[::2]]
+    colours = [part if kept else "" for part in parts[1::2]]
+    joined = "".join(one + colour for one, colour in zip(texts, [*colours, ""], strict=True))
+    return f"{joined}\x1b[0m" if kept and colours else joined
+
+
+def _escaped(found: re.Match[str]) -> str:
+    return found[0].encode("unicode_escape").decode("ascii")
+
+
+def one_line(text: str, most: int = _LONGEST) -> str:
+    """`text` without line breaks and control characters, cut to what a person reads at a glance."""
+    flat = clean(" ".join(_COLOUR.sub("", text[: 8 * most]).split()))
+    return flat if len(flat) <= most else flat[: most - 1] + "…"
+
+
+def mend_streams() -> None:
+    """A stream that was closed by the caller (`>&-`) leads nowhere; a half character is escaped rather than fatal."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        stream = getattr(sys, name)
+        if stream is None:
+            handle = os.open(os.devnull, os.O_RDWR)  # the lowest free number: no file opened later can take its place
+            setattr(sys, name, os.fdopen(handle, "w" if number else "r", closefd=False))
+        elif number and getattr(stream, "errors", "") in {"strict", "surrogateescape"}:
+            stream.reconfigure(errors="backslashreplace")
+
+
+def silence_broken() -> None:
+    """Streams whose reader has left lead nowhere from now on, so that the flush at exit does not fail again."""
+    for found in (sys.stdout, sys.stderr):
+        stream = getattr(found, "wrapped", found)  # click wraps what broke, so that its flush tells nothing
+        try:
+            stream.flush()
+        except BrokenPipeError:
+            handle = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(handle, stream.fileno())
+            os.close(handle)
+        except (OSError, ValueError):
+            pass  # closed, or its terminal hung up
 
 
 def say(text: str, style: str | None = None) -> None:
-    """Talk: stderr. A terminal that is gone is no reason to stop following a job."""
+    """Talk: stderr. A reader or terminal that is gone is no reason to stop following a job."""
     try:
         print(paint(text, style, sys.stderr) if style else text, file=sys.stderr, flush=True)
     except BrokenPipeError:
-        raise
+        silence_broken()
     except OSError:
         return  # the terminal hung up
 
 
 def put(text: str) -> None:
-    """Data: stdout."""
+    """Data: stdout. Where the reader has left, the command goes on and ends as if all had been read."""
+    try:
+        put_line(text)
+    except BrokenPipeError:
+        silence_broken()
+
+
+def put_line(text: str) -> None:
+    """One of many lines; raises BrokenPipeError, for nobody would read the next ones."""
     print(text, flush=True)
 
 
 def put_json(value: Any) -> None:
-    print(json.dumps(value, indent=2, ensure_ascii=False, default=str), flush=True)
+    put(json.dumps(value, indent=2, ensure_ascii=False, default=str))
 
 
 def put_json_line(value: Any) -> None:
-    print(json.dumps(value, ensure_ascii=False, default=str), flush=True)
+    put_line(json.dumps(value, ensure_ascii=False, default=str))
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -11,7 +11,8 @@ from zrun.cli import screen
 from zrun.cli.lookup import find
 from zrun.cli.options import coordinator_option, job_argument, json_option
 from zrun.core import env
-from zrun.core.errors import UsageError
+from zrun.core.errors import UnreachableError, UsageError
+from zrun.core.states import FINAL
 
 _FOLDER = click.Path(path_type=Path, file_okay=False)
 
@@ -64,6 +65,14 @@ def agent(join: str | None, token_file: Path | None, node: str | None, embedded:
 @json_option
 def dashboard(job: str | None, coordinator: str | None, as_json: bool) -> int:
     """Print the address of JOB's page; it logs in by itself, so keep it to yourself."""
-    with find(job, coordinator).live_client() as client:
+    target = find(job, coordinator)
+    try:
+        client = target.live_client()
+    except UnreachableError as error:
+        if (state := target.written().get("state")) not in FINAL:
+            raise
+        hint = f"the page ends with the job; see `zrun describe {target.job}`"
+        raise UnreachableError(f"{target.job} is over ({state})", hint) from error
+    with client:
         screen.put_json({"address": client.address, "page": client.page}) if as_json else screen.put(client.page)
     return 0

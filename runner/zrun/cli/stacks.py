@@ -7,9 +7,10 @@ import click
 
 from zrun.cli import screen
 from zrun.cli.client import Client
-from zrun.cli.lookup import find
+from zrun.cli.lookup import Target, find
 from zrun.cli.options import coordinator_option, job_argument, json_option, numbers
-from zrun.core.errors import NotFoundError, ZrunError
+from zrun.core.errors import NotFoundError, UnreachableError, ZrunError
+from zrun.core.states import FINAL
 
 _WITHIN_S = 15.0
 
@@ -23,6 +24,7 @@ def stacks(job: str | None, rank: str | None, coordinator: str | None, as_json: 
     """Stacks of all ranks of the live JOB, grouped by equal stack."""
     chosen = set(numbers(rank, "rank")) if rank else None
     target = find(job, coordinator)
+    _refuse_if_over(target)
     with target.live_client() as client:
         found = _taken(client, target.job, _ranks_of(target.status()))
     groups = only(found, chosen)
@@ -34,6 +36,13 @@ def stacks(job: str | None, rank: str | None, coordinator: str | None, as_json: 
         screen.put(f"rank {', '.join(map(str, group['ranks']))}:")
         screen.put("\n".join(f"    {screen.clean(row)}" for row in str(group["stack"]).splitlines()) + "\n")
     return 0
+
+
+def _refuse_if_over(target: Target) -> None:
+    state = target.written().get("state")
+    if target.folder is not None and state in FINAL:
+        where = f"its incidents' stacks are in {target.folder.root / 'incidents'}; `zrun incidents {target.job}`"
+        raise UnreachableError(f"{target.job} is over ({state})", where)
 
 
 def _ranks_of(status: dict[str, Any]) -> int:

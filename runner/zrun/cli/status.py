@@ -14,6 +14,8 @@ from zrun.cli.screen import span, table
 from zrun.cli.verdict import headline
 
 _MOST_RANKS = 64
+_LONGEST = 280
+"""Characters of a line that holds a message."""
 
 
 @click.command()
@@ -29,7 +31,7 @@ def status(job: str | None, watch: bool, coordinator: str | None, as_json: bool)
         if as_json:
             screen.put_json_line(found) if watch else screen.put_json(found)
         else:
-            screen.put("\n".join(describe_status(found)))
+            (screen.put_line if watch else screen.put)("\n".join(describe_status(found)))
         if not watch:
             return 0
         time.sleep(2.0)
@@ -39,13 +41,15 @@ def describe_status(found: dict[str, Any]) -> list[str]:
     """The status in lines."""
     state = str(found.get("state"))
     shown = screen.paint(state, screen.STATE_STYLE.get(state, "bold"), sys.stdout)
-    lines = [f"{found.get('job')}  {shown}  {found.get('reason') or ''}".rstrip()]
+    most = _LONGEST - len(f"{found.get('job')}  {state}  ")
+    lines = [f"{found.get('job')}  {shown}  {screen.one_line(str(found.get('reason') or ''), most)}".rstrip()]
     if found.get("step"):
         lines.append(f"  {line(found, None)}")
     lines += _numbers(found)
     lines += _ranks(found)
-    lines += [f"  {text}" for text in attempt_lines(found.get("attempts") or [])]
-    lines += [f"  incident {i.get('id')}: {headline(i)}" for i in (found.get("incidents") or [])[-5:]]
+    lines += [f"  {screen.one_line(text, _LONGEST - 2)}" for text in attempt_lines(found.get("attempts") or [])]
+    incidents = [f"incident {i.get('id')}: {headline(i)}" for i in (found.get("incidents") or [])[-5:]]
+    lines += [f"  {screen.one_line(text, _LONGEST - 2)}" for text in incidents]
     newest = max(found.get("checkpoints") or [], key=lambda c: int(c.get("step") or 0), default=None)
     if newest:
         lines.append(f"  newest checkpoint: step {newest.get('step')} ({newest.get('tier')}, {newest.get('state')})")

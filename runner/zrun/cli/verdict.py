@@ -2,18 +2,19 @@
 
 from typing import Any, Final
 
-from zrun.cli.screen import span
+from zrun.cli.screen import one_line, span
 
 LONGEST: Final = 30
 _WIDTH: Final = 10
 _LONGEST: Final = 280
-"""Characters of a headline."""
+"""Characters of a line."""
 
 
 def block(status: dict[str, Any], run_dir: str) -> list[str]:
     """The lines of the verdict; `status` is verdict.json or a status object of a job that is over."""
     attempts, incidents = status.get("attempts") or [], status.get("incidents") or []
-    lines = [f"{status.get('job')}  {status.get('state')}: {status.get('reason') or 'no reason was given'}"]
+    reason = status.get("reason") or "no reason was given"
+    lines = [one_line(f"{status.get('job')}  {status.get('state')}: {reason}")]
     failed = status.get("state") == "FAILED"
     if incidents and failed:
         lines += cause(_deciding(status, incidents))
@@ -21,7 +22,7 @@ def block(status: dict[str, Any], run_dir: str) -> list[str]:
     lines += [_row("", _attempt(a)) for a in attempts[-3:]]
     if incidents and not failed:
         lines.append(_row("survived", "; ".join(headline(i) for i in incidents[-3:])))
-    lines.append(_row("logs", _log(run_dir, incidents, attempts, status)))
+    lines.append(f"  {'logs':<{_WIDTH}}{_log(run_dir, incidents, attempts, status)}")  # a path is not cut
     if status.get("state") in {"FAILED", "STOPPED", "PREEMPTED"}:
         lines.append(_row("go on", f"zrun resume {status.get('job')}"))
     return lines[:LONGEST]
@@ -64,9 +65,7 @@ def headline(incident: dict[str, Any]) -> str:
     else:
         what = said.removeprefix(f"rank {rank}: ") or str(incident.get("message") or "")
     flat = " ".join(what.split())
-    return f"{fault}{who}{where}" + (
-        f": {flat if len(flat) <= _LONGEST else flat[: _LONGEST - 1] + '…'}" if flat else ""
-    )
+    return one_line(f"{fault}{who}{where}" + (f": {flat}" if flat else ""))
 
 
 def _told_by_others(incident: dict[str, Any], fault: str) -> bool:
@@ -101,5 +100,4 @@ def _log(run_dir: str, incidents: list[Any], attempts: list[Any], status: dict[s
 
 
 def _row(label: str, text: str) -> str:
-    flat = " ".join(text.split())
-    return f"  {label:<{_WIDTH}}{flat if len(flat) <= 300 else flat[:299] + '…'}"
+    return f"  {label:<{_WIDTH}}{one_line(text, _LONGEST - _WIDTH - 2)}"

@@ -27,7 +27,8 @@ async def close_when_over(fleet: Fleet, linger_s: float) -> str:
     if not await _within(LEAVE_S, lambda: not fleet.links):
         fleet.log.warning("agents stay", because=f"not gone {LEAVE_S:.0f} s after they were sent home",
                           nodes=sorted(fleet.links))  # fmt: skip
-    await asyncio.sleep(linger_s)
+    await asyncio.sleep(linger_s)  # sweeps go on meanwhile and write again what the disk had no room for
+    job.papers.write_lost()
     return job.id
 
 

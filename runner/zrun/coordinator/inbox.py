@@ -34,6 +34,8 @@ VERIFY_EVERY_S: Final = 10.0
 """Progress is journaled at most this often while an attempt runs."""
 ALIVE_S: Final = 5.0
 """A script without steps counts as started after this much life."""
+NOT_BY_ITSELF: Final = "did not exit within"
+"""How an agent says that it had to end a process whose script was over."""
 IDLE: Final = JobReport(doing=Doing.IDLE, attempt=0, seen=0)
 _NEWS_FIRST: Final = frozenset({Doing.SETUP, Doing.STARTING, Doing.RUNNING})
 """Where the state is news and evidence follows; in the other states the evidence has to be known first."""
@@ -148,6 +150,7 @@ def _heard(job: str, seen: NodeSeen, said: JobReport) -> NodeHeard:
         collected=said.collected, stopped_at=said.stopped_at, saved_at=said.saved_at, term_seen=said.term_seen,
         leaving_in_s=seen.report.leaving_in_s if seen.report else None,
         step=min((completed(row) for row in rows), default=0), ranks=len(rows),
+        warned=tuple(words[:300] for words in said.warnings if NOT_BY_ITSELF in words)[:8],
     )  # fmt: skip
 
 

@@ -52,6 +52,9 @@ class Papers:
         self._verdict_view = verdict_view
         self._last, self._lines_of_last = _where_it_ended(folder.events)
         self._verdict_written: dict[str, Any] | None = None
+        self._newest: dict[Path, Any] = {}
+        self._lost: dict[Path, Any] = {}
+        """What could not be written; filled by the scribe's thread."""
         self.roll_calls: dict[int, str] = {}
         """By incident: every rank as it was known when the incident was opened."""
 
@@ -73,7 +76,14 @@ class Papers:
         verdict = self._redactor.value(self._verdict_view())
         if verdict != self._verdict_written:
             self._verdict_written = verdict
-            self._scribe.put_json(self.folder.root, self.folder.verdict, verdict)
+            self._keep(self.folder.verdict, verdict)
+
+    def write_lost(self) -> bool:
+        """Write again what could not be written (the disk was full); True if there was something."""
+        lost = [self._lost.popitem() for _ in range(len(self._lost))]
+        for path, value in lost:
+            self._keep(path, value)
+        return bool(lost)
 
     def read_verdict(self) -> dict[str, Any]:
         """As an earlier life of this process wrote it; {} if it did not."""
@@ -98,11 +108,17 @@ class Papers:
                 self._put(place / f"{name.replace('_', '-')}.txt", text)
 
     def _put(self, path: Path, value: Any) -> None:
-        value = self._redactor.value(value)
-        if isinstance(value, str):
-            self._scribe.put_text(self.folder.root, path, value)
-        else:
-            self._scribe.put_json(self.folder.root, path, value)
+        self._keep(path, self._redactor.value(value))
+
+    def _keep(self, path: Path, value: Any) -> None:
+        self._newest[path] = value
+
+        def lost() -> None:
+            if self._newest.get(path) is value:  # else a newer one is on its way
+                self._lost[path] = value
+
+        put = self._scribe.put_text if isinstance(value, str) else self._scribe.put_json
+        put(self.folder.root, path, value, lost)
 
 
 def event_line(entry: Entry) -> dict[str, Any]:

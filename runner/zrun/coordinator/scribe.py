@@ -27,12 +27,15 @@ class Scribe:
     def append_line(self, folder: Path, path: Path, line: str) -> None:
         self._work.put((folder, lambda: _append(path, line)))
 
-    def put_json(self, folder: Path, path: Path, value: Any) -> None:
-        """Whole or not at all; the folder of `path` is made if need be. `value` must not change afterwards."""
-        self._work.put((folder, lambda: _put(path, value)))
+    def put_json(self, folder: Path, path: Path, value: Any, lost: Callable[[], None] | None = None) -> None:
+        """Whole or not at all; the folder of `path` is made if need be. `value` must not change afterwards.
 
-    def put_text(self, folder: Path, path: Path, text: str) -> None:
-        self._work.put((folder, lambda: _put(path, text)))
+        `lost` is called in the scribe's thread if it could not be written.
+        """
+        self._work.put((folder, lambda: _put_or(path, value, lost)))
+
+    def put_text(self, folder: Path, path: Path, text: str, lost: Callable[[], None] | None = None) -> None:
+        self._work.put((folder, lambda: _put_or(path, text, lost)))
 
     def drain(self, timeout_s: float) -> bool:
         """Wait until all that was handed in so far is written (or given up); False if it takes longer."""
@@ -73,6 +76,15 @@ def _append(path: Path, line: str) -> None:
         os.write(handle, (b"\n" if torn else b"") + line.encode("utf-8", "backslashreplace") + b"\n")
     finally:
         os.close(handle)
+
+
+def _put_or(path: Path, value: Any, lost: Callable[[], None] | None) -> None:
+    try:
+        _put(path, value)
+    except OSError:
+        if lost is not None:
+            lost()
+        raise
 
 
 def _put(path: Path, value: Any) -> None:

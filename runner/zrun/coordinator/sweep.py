@@ -38,6 +38,7 @@ class Sweep:
             if fleet.book.due(seen.node, fleet.clock.now()):
                 fleet.send_order(seen.node)
         for job in list(fleet.jobs.values()):
+            job.papers.write_lost()
             if not job.state.over:
                 self._duration(job)
                 self._alive_without_steps(job)

@@ -4,6 +4,8 @@ from dataclasses import asdict, dataclass, field, fields
 from enum import StrEnum
 from typing import Any
 
+from zrun.core.words import encodable
+
 
 class FailureKind(StrEnum):
     """What was seen of the rank's end."""
@@ -22,6 +24,8 @@ class FailureKind(StrEnum):
     """The job's `setup` commands failed on this node."""
     LAUNCH = "launch"
     """The workers could not be started at all (no python, address in use after all tries)."""
+    NODE = "node"
+    """The node's own agent stood still: its keeper ended the workers."""
     HUNG = "hung"
     """Named by the hang verdict."""
     ENDED_BY_US = "ended-by-us"
@@ -54,7 +58,8 @@ class Failure:
     last_lines: list[str] = field(default_factory=list)
 
     def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
+        value: dict[str, Any] = encodable(asdict(self))
+        return value
 
     @classmethod
     def from_dict(cls, value: dict[str, Any]) -> "Failure":

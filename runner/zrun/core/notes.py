@@ -12,6 +12,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from zrun.core.words import encodable
+
 
 class NoteKind(StrEnum):
     """Which other keys a note carries stands beside each."""
@@ -49,7 +51,7 @@ class NoteWriter:
 
     def write(self, kind: NoteKind, **fields: Any) -> None:
         """Append one note stamped with the wall clock (`at`, Unix seconds)."""
-        line = json.dumps({"kind": kind.value, "at": time.time(), **fields}, default=str) + "\n"
+        line = json.dumps({"kind": kind.value, "at": time.time(), **encodable(fields)}, default=str) + "\n"
         try:
             os.write(self._fd, line.encode("utf-8", "backslashreplace"))
         except OSError:
@@ -95,5 +97,5 @@ class NoteReader:
             except ValueError:
                 continue
             if isinstance(note, dict):
-                notes.append(note)
+                notes.append(encodable(note))
         return notes

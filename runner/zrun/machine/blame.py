@@ -9,10 +9,10 @@ from dataclasses import dataclass
 
 from zrun.core.failure import Failure, FailureKind
 from zrun.core.states import FaultClass
-from zrun.machine.echo import Weight, disk_full, out_of_memory, waited_in_vain, weigh
+from zrun.machine.echo import Weight, disk_full, disk_words, out_of_memory, says_disk_full, waited_in_vain, weigh
 from zrun.machine.events import Suspected
 from zrun.machine.sameness import OFTEN_SENT_BY_OTHERS, blanked, key_of
-from zrun.machine.wording import about_followers, headline_of, side_notes, span, why_first
+from zrun.machine.wording import about_followers, headline_of, in_short, side_notes, span, why_first
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +58,14 @@ def _newest_of_each(failures: Sequence[Failure]) -> list[Failure]:
 def _explains(proof: Failure | None, suspicion: Suspected, failures: Sequence[Failure]) -> bool:
     """Is a failure a better answer than the suspicion?
 
-    An exception under way in the suspect is; so is any cause while the suspicion was neither proved nor acted on.
+    An exception under way in the suspect is, and what a node did to its ranks, and another rank's own failure when the
+    suspect only left early; so is any cause while the suspicion was neither proved nor acted on.
     """
     if proof is None or proof.kind is FailureKind.HUNG:
         return False
-    if proof.rank in suspicion.ranks:
+    if proof.kind is FailureKind.NODE or proof.rank in suspicion.ranks:
+        return True
+    if suspicion.kind == "early-exit" and weigh(proof) is Weight.CAUSE:
         return True
     acted = any(f.rank in suspicion.ranks and f.kind in {FailureKind.HUNG, FailureKind.ENDED_BY_US} for f in failures)
     return not (suspicion.provable or acted)
@@ -98,11 +101,13 @@ def _first(cause: Failure, ordered: Sequence[Failure], lost_nodes: Sequence[str]
             f"node {', '.join(lost_nodes)} was lost as well; the failure above was reported, so it comes first"
         )
     headline = headline_of(cause)
-    if len(alike) > 1:
+    if fault is FaultClass.DISK and not says_disk_full(headline) and disk_words(cause):
+        headline += f": {in_short(disk_words(cause))}"
+    if len(alike) > 1 and cause.rank >= 0 and cause.kind is not FailureKind.NODE:
         headline = span(f.rank for f in alike) + headline[len(f"rank {cause.rank}") :]
     if cause.kind is FailureKind.SIGNALED and cause.signal in OFTEN_SENT_BY_OTHERS and len(alike) == 1:
         key = f"{key}|rank {cause.rank}"
-    rank = cause.rank if cause.rank >= 0 else None
+    rank = cause.rank if cause.rank >= 0 and cause.kind is not FailureKind.NODE else None
     return Verdict(fault, rank, cause.node, cause, headline, tuple(reasons), _ranks(rest), key)
 
 
@@ -177,6 +182,8 @@ def _classify(cause: Failure, *, ran_before: bool) -> tuple[FaultClass, list[str
             return fault, ["the ranks could not be started, but an earlier attempt has run here"]
         case FailureKind.HUNG:
             return FaultClass.HANG, []
+        case FailureKind.NODE:
+            return FaultClass.NODE, ["its ranks were well until then: the node failed them"]
         case FailureKind.EARLY:
             return FaultClass.CRASH, ["a rank that leaves early leaves the others waiting for it, whatever its code"]
         case _:

@@ -14,11 +14,13 @@ class Weight(IntEnum):
     """Smaller explains larger."""
 
     CAUSE = 0
-    WEAK = 1
+    EARLY = 1
+    """Left with code 0 before the others: explains what only speaks of a peer, not another rank's own failure."""
+    WEAK = 2
     """Could be a cause, but is more often a consequence: believed only if nothing better is there."""
-    ECHO = 2
+    ECHO = 3
     """Only says that a peer went away or did not come."""
-    OURS = 3
+    OURS = 4
     """zrun ended this rank."""
 
 
@@ -74,7 +76,12 @@ _OOM: Final = _words(
     r"unable to allocate \d[\d.]* ?[kmgt]i?b",
 )  # fmt: skip
 _DISK: Final = _words(
-    r"no space left", r"\benospc\b", r"disk quota", r"\bedquot\b", r"\[errno (28|122|27)\]|file too large"
+    r"no space left",
+    r"disk (is )?full",
+    r"\benospc\b",
+    r"disk quota",
+    r"\bedquot\b",
+    r"\[errno (28|122|27)\]|file too large",
 )
 _DISK_DISGUISED: Final = _words(r"unexpected pos \d+ vs \d+", r"pytorchstreamwriter failed writing")
 _OTHER_RANKS: Final = re.compile(r"\brank (\d+)\b")
@@ -107,6 +114,15 @@ def disk_full(failure: Failure) -> bool:
     )
 
 
+def says_disk_full(text: str) -> bool:
+    return bool(_DISK.search(text))
+
+
+def disk_words(failure: Failure) -> str:
+    """The line that says that a disk is full; "" if none says so in plain words."""
+    return next((line.strip() for line in text_of(failure).splitlines() if _DISK.search(line)), "")
+
+
 def waited_in_vain(failure: Failure) -> bool:
     """The rank gave up waiting for others: the sign of a hang, not of a death."""
     return _in_network_words(failure, _TIMEOUT)
@@ -116,7 +132,9 @@ def weigh(failure: Failure) -> Weight:
     match failure.kind:
         case FailureKind.ENDED_BY_US:
             return Weight.OURS
-        case FailureKind.EARLY | FailureKind.OOM | FailureKind.SETUP | FailureKind.LAUNCH | FailureKind.HUNG:
+        case FailureKind.EARLY:
+            return Weight.EARLY
+        case FailureKind.OOM | FailureKind.SETUP | FailureKind.LAUNCH | FailureKind.HUNG | FailureKind.NODE:
             return Weight.CAUSE
         case FailureKind.SIGNALED:
             return _weigh_signal(failure)

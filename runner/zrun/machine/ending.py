@@ -94,6 +94,7 @@ def _carry_out(turn: Turn, attempt: AttemptRecord, incident: Incident, decision:
         incident.fault = FaultClass.POISON
         job.quarantined.append(decision.quarantine)
         job.spent.poison_frame, job.spent.poison_step = frame_of(verdict.failure), verdict.failure.step or 0
+        job.spent.poison_attempt = attempt.number
         turn.record("quarantined", batch=decision.quarantine, rank=verdict.rank)
     turn.record("decision", incident=incident.number, restart=decision.restart, reason=decision.reason)
     turn.update_incident(incident)

@@ -42,6 +42,8 @@ class NodeHeard(_Event, frozen=True):
     """The smallest completed step of the node's ranks in `attempt`."""
     ranks: int = 0
     """How many ranks the node has told of in `attempt`; 0 = not known yet."""
+    warned: tuple[str, ...] = ()
+    """What the agent had to do for a rank to be over, for example end it after watchdog.exit."""
 
 
 class NodeGone(_Event, frozen=True):

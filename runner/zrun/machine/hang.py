@@ -219,7 +219,7 @@ class HangJudge:
         sides = Sides("early-exit", gone, seen)
         place = collective_of(sides)
         text = (
-            f"{span(s.rank for s in gone)} exited with code 0 before the others had finished{details(gone)}; "
+            f"{span(s.rank for s in gone)} ended with code 0 before the others{details(gone)}; "
             f"{len(seen)} of {len(rows)} ranks in {place}"
         )
         return self._finding(sides, text, place, provable=True, because=[

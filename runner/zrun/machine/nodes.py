@@ -30,7 +30,7 @@ def heard(turn: Turn, event: NodeHeard) -> Member | None:
     node.boot, node.doing, node.attempt, node.seen = event.boot, event.doing, event.attempt, event.seen
     node.settled, node.collected = event.settled, event.collected
     node.stopped_at, node.saved_at, node.step = event.stopped_at, event.saved_at, event.step
-    node.leaving_in_s = event.leaving_in_s
+    node.leaving_in_s, node.warned = event.leaving_in_s, event.warned
     if node.silent and is_member(turn.job, node.name) and turn.job.stage in TRAINING:
         turn.say(f"{node.name} is heard again")
     node.heard_at, node.fresh, node.silent, node.gone = turn.now, True, False, ""

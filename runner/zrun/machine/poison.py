@@ -1,7 +1,7 @@
 """Is a batch to blame? The same batch on the same rank, in a step before its optimizer step, often enough.
 
-If the failure then moves on to another batch without any progress, it was the code after all. Knows nothing about
-budgets.
+If the failure then moves on to another batch before the step of the skipped one is done, it was the code after all.
+Knows nothing about budgets.
 """
 
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ def judge(job: Job, attempt: AttemptRecord, verdict: Verdict) -> Poison | None:
     if failure.batch in job.quarantined:
         return None
     spent = job.spent
-    if spent.poison_frame == frame_of(failure) and attempt.completed < spent.poison_step:
+    if spent.poison_frame == frame_of(failure) and not _went_past_it(job, failure):
         reason = (
             f"it is the code, not the data: the same failure ({frame_of(failure)}) came on {failure.batch} after "
             f"{', '.join(job.quarantined)} was skipped; the quarantine is lifted"
@@ -54,6 +54,15 @@ def in_a_step(job: Job, attempt: AttemptRecord, failure: Failure) -> bool:
     node = job.nodes.get(failure.node)
     done = node.step if node is not None and node.attempt == attempt.number else attempt.completed
     return done < failure.step
+
+
+def _went_past_it(job: Job, failure: Failure) -> bool:
+    """Was the step of the quarantined batch done since, with another batch? Its number stays when a batch is skipped.
+
+    A rank that fails in a later step has done it; so has any attempt since that was known to be beyond it.
+    """
+    step, since = job.spent.poison_step, job.spent.poison_attempt
+    return (failure.step or 0) > step or any(a.number > since and a.completed >= step for a in job.attempts)
 
 
 def strike_key(failure: Failure) -> str:

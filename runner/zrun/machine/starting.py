@@ -4,6 +4,7 @@ Knows nothing about faults but that an open incident closes when the attempt aft
 """
 
 from zrun.core.states import FaultClass
+from zrun.machine.echo import says_disk_full
 from zrun.machine.events import (
     AttemptStarted,
     CheckpointCommitted,
@@ -90,6 +91,7 @@ def attempt_started(turn: Turn, event: AttemptStarted) -> None:
     current.resumed_from = event.resumed_from
     current.resumed_tier = "disk" if event.resumed_step else None
     current.skipped = list(event.skipped)
+    _before_it(turn, current)
     for skipped in event.skipped:
         turn.record("checkpoint-passed-over", attempt=current.number, **skipped)
     if job.stage not in {Stage.STARTING, Stage.SETUP}:
@@ -97,6 +99,21 @@ def attempt_started(turn: Turn, event: AttemptStarted) -> None:
     came_from = f"resumed at step {event.resumed_step}" if event.resumed_step else f"began at step {event.first_step}"
     recovered(turn, came_from)
     turn.move(Stage.RUNNING, f"attempt {current.number} {came_from}")
+
+
+def _before_it(turn: Turn, current: AttemptRecord) -> None:
+    """A checkpoint that nobody told us of: the attempt before got that far while no coordinator listened."""
+    earlier = [a for a in turn.job.attempts if a.number < current.number]
+    step = current.resumed_step or 0
+    if earlier and current.resume == "auto" and step > max(a.completed for a in earlier):
+        _reached(earlier[-1], step)
+        verify(turn, step)
+        current.best_before = max(current.best_before, step)
+
+
+def _reached(attempt: AttemptRecord, step: int) -> None:
+    attempt.completed = max(attempt.completed, step)
+    attempt.last_step = max(attempt.last_step or 0, step) or None
 
 
 def recovered(turn: Turn, came_from: str) -> None:
@@ -110,7 +127,7 @@ def recovered(turn: Turn, came_from: str) -> None:
         incident.steps_lost = 0  # a script without steps
     elif current.first_step is not None:
         base = current.resumed_step if current.resumed_step is not None else current.first_step - 1
-        incident.steps_lost = max(0, ended.completed - base)
+        incident.steps_lost = max(0, ended.reached - base)
     turn.close_incident(f"attempt {current.number} {came_from}")
 
 
@@ -119,8 +136,7 @@ def progress_verified(turn: Turn, event: ProgressVerified) -> None:
     attempt = next((a for a in job.attempts if a.number == event.attempt), None)
     if attempt is None:
         return
-    attempt.completed = max(attempt.completed, event.step)
-    attempt.last_step = max(attempt.last_step or 0, event.step)
+    _reached(attempt, event.step)
     verify(turn, event.step)
 
 
@@ -150,6 +166,10 @@ def checkpoint_committed(turn: Turn, event: CheckpointCommitted) -> None:
             event.attempt, event.step, event.batch, event.path, event.bytes, event.seconds, event.tier
         )
     )  # fmt: skip
+    for attempt in turn.job.attempts:
+        if attempt.number == event.attempt:
+            _reached(attempt, event.step)
+            verify(turn, event.step)
     turn.record("checkpoint", attempt=event.attempt, step=event.step, bytes=event.bytes, seconds=event.seconds)
 
 
@@ -162,9 +182,10 @@ def checkpoints_pruned(turn: Turn, event: CheckpointsPruned) -> None:
 
 
 def save_failed(turn: Turn, event: SaveFailed) -> None:
-    told = {"attempt": event.attempt, "step": event.step, "error": event.error, "disk_full": event.disk_full}
+    full = event.disk_full or says_disk_full(event.error)
+    told = {"attempt": event.attempt, "step": event.step, "error": event.error, "disk_full": full}
     turn.job.save_failures.append(told)
-    turn.record("save-failed", fault=FaultClass.DISK if event.disk_full else FaultClass.CRASH, **told)
+    turn.record("save-failed", fault=FaultClass.DISK if full else FaultClass.CRASH, **told)
 
 
 def suspended(turn: Turn, event: Suspended) -> None:
@@ -194,7 +215,20 @@ def finish_if_done(turn: Turn) -> None:
     current.outcome, current.ended_at, current.down = "finished", turn.now, True
     recovered(turn, "finished")
     step = f" at step {current.last_step}" if current.last_step else ""
-    turn.finish(Stage.SUCCEEDED, f"every rank ended by itself with code 0{step}")
+    helped = [words for node in members(job) for words in node.warned]
+    ended = "every rank's script ended with code 0" if helped else "every rank ended by itself with code 0"
+    turn.finish(Stage.SUCCEEDED, "; ".join([f"{ended}{step}", *helped, *_saves_failed(job)]))
+
+
+def _saves_failed(job: Job) -> list[str]:
+    """Of this launch, in words: a job can end well and yet have lost what it wanted to keep."""
+    failed = [f for f in job.save_failures if f["attempt"] > job.launched_after]
+    if not failed:
+        return []
+    newest = max((c.step for c in job.checkpoints), default=None)
+    kept = f"newest checkpoint is step {newest}" if newest is not None else "there is no checkpoint"
+    many = "1 save" if len(failed) == 1 else f"{len(failed)} saves"
+    return [f"{many} failed ({failed[-1]['error'][:200]}), {kept}"]
 
 
 def _finished(job: Job, node: Member) -> bool:

@@ -52,6 +52,8 @@ class Member:
     """Heard since this coordinator began; before that its word is old."""
     silent: bool = False
     """Nothing was heard for a lease (or it said goodbye and its lease ran out)."""
+    warned: tuple[str, ...] = ()
+    """What its agent had to do for a rank to be over."""
     gone: str = ""
     """Why it said goodbye, or which other job holds it; empty while connected."""
     order: JobOrder | None = None
@@ -98,6 +100,11 @@ class AttemptRecord:
     """How many ranks each of its nodes has told of."""
     down: bool = False
     """Proved: every process of it is gone (or its node out of lease)."""
+
+    @property
+    def reached(self) -> int:
+        """The newest step known to be done on some rank: what is lost is counted from here."""
+        return max(self.completed, (self.last_step or 0) - 1)
 
     @property
     def nodes(self) -> tuple[str, ...]:
@@ -188,8 +195,9 @@ class Spent:
     batch_strikes: dict[str, int] = field(default_factory=dict)
     """`batch@rank` -> attempts that ended there."""
     poison_frame: str = ""
-    """Exception and place of the failure whose batch was quarantined last, and the step it was in."""
+    """Exception and place of the failure whose batch was quarantined last; its step and attempt follow."""
     poison_step: int = 0
+    poison_attempt: int = 0
 
 
 @dataclass(slots=True)

@@ -14,7 +14,7 @@ from zrun.core.states import JobState, exit_code_of
 from zrun.machine.budget import left
 from zrun.machine.faults import patience_s
 from zrun.machine.goodput import goodput
-from zrun.machine.incident_view import WallOf, incident_detail, incident_summary, no_wall
+from zrun.machine.incident_view import WallOf, cut, incident_detail, incident_summary, no_wall
 from zrun.machine.limits import Limit, in_words
 from zrun.machine.state import AttemptRecord, CheckpointRecord, Job, Member
 from zrun.spec.job import spec_to_dict
@@ -55,7 +55,7 @@ def job_view(
         "job": job.job,
         "name": job.spec.name if job.spec is not None else "",
         "state": job.state.value,
-        "reason": job.reason,
+        "reason": cut(job.reason),
         "exit_code": int(exit_code_of(job.state, timed_out=job.timed_out)),
         "attempt": job.attempt,
         "step": _step(job, rows),
@@ -64,10 +64,10 @@ def job_view(
         "goodput": goodput(job, now, _completed(rows)),
         "restarts": {"used": job.restarts, "left": left(job)},
         "nodes": _nodes(job, nodes),
-        "attempts": [_attempt(a, now, wall_of) for a in job.attempts],
+        "attempts": _attempts(job, rows, now, wall_of),
         "incidents": [incident_summary(i, wall_of) for i in job.incidents],
         "checkpoints": [_checkpoint(c) for c in job.checkpoints[-_CHECKPOINTS:]],
-        "save_failures": job.save_failures[-_SAVE_FAILURES:],
+        "save_failures": cut(job.save_failures[-_SAVE_FAILURES:]),
         "metrics": next((dict(n.metrics) for n in nodes.values() if n.metrics), {}),
         "warnings": [w for n in nodes.values() for w in n.warnings],
         "left_behind": [w for n in nodes.values() for w in n.left_behind],
@@ -88,7 +88,7 @@ def job_summary(job: Job, nodes: Nodes, *, submitted_unix: float | None = None) 
         "job": job.job,
         "name": job.spec.name if job.spec is not None else "",
         "state": job.state.value,
-        "reason": job.reason,
+        "reason": cut(job.reason),
         "attempt": job.attempt,
         "step": _step(job, _rows(nodes)),
         "total_steps": max((n.total_steps for n in nodes.values()), default=0) or None,
@@ -110,7 +110,7 @@ def verdict_view(job: Job, nodes: Nodes | None = None, *, submitted_unix: float 
         "job": job.job,
         "name": job.spec.name if job.spec is not None else "",
         "state": job.state.value,
-        "reason": job.reason,
+        "reason": cut(job.reason),
         "exit_code": int(exit_code_of(job.state, timed_out=job.timed_out)),
         "attempt": job.attempt,
         "step": _step(job, []),
@@ -119,7 +119,7 @@ def verdict_view(job: Job, nodes: Nodes | None = None, *, submitted_unix: float 
         "goodput": goodput(job, job.ended_at, 0) if job.ended_at is not None else None,
         "nodes": [{**node, "heard_s": None} for node in _nodes(job, told)],
         "incident": decisive,
-        "attempts": [_attempt(a, None, wall_of) for a in job.attempts],
+        "attempts": _attempts(job, _rows(told), None, wall_of),
         "incidents": [incident_summary(i, wall_of) for i in job.incidents],
         "checkpoints": [_checkpoint(c) for c in job.checkpoints[-_CHECKPOINTS:]],
         "restarts": {"used": job.restarts, "left": left(job)},
@@ -236,13 +236,22 @@ def _rank(row: RankRow, heard_s: float, own_phase: str, *, over: bool) -> dict[s
     }  # fmt: skip
 
 
+def _attempts(job: Job, rows: Sequence[RankRow], now: float | None, wall_of: WallOf) -> list[dict[str, Any]]:
+    """Of the newest one its ranks' rows know more than the machine was told."""
+    shown = [_attempt(a, now, wall_of) for a in job.attempts]
+    begun = min((row.step for row in rows), default=0)
+    if shown and begun:
+        shown[-1]["last_step"] = max(shown[-1]["last_step"] or 0, begun)
+    return shown
+
+
 def _attempt(attempt: AttemptRecord, now: float | None, wall_of: WallOf) -> dict[str, Any]:
     end = attempt.ended_at if attempt.ended_at is not None else now
     return {
         "attempt": attempt.number,
         "outcome": attempt.outcome,
         "first_step": attempt.first_step,
-        "last_step": attempt.last_step or attempt.completed or None,
+        "last_step": max(attempt.last_step or 0, attempt.completed) or None,
         "resumed_from": _resumed(attempt),
         "cause": f"incident {attempt.incident}" if attempt.incident is not None else None,
         "began_because": attempt.cause or None,

@@ -1,10 +1,13 @@
 """A verdict in words: one line for the cause, and a reason for each kind of consequence. Decides nothing."""
 
 from collections.abc import Iterable, Sequence
+from typing import Final
 
 from zrun.core.failure import Failure, FailureKind
 from zrun.machine.echo import Weight, short_type, text_of, weigh
 from zrun.machine.sameness import OFTEN_SENT_BY_OTHERS
+
+_HEADLINE: Final = 1000
 
 
 def span(ranks: Iterable[int]) -> str:
@@ -35,20 +38,31 @@ def side_notes(cause: Failure) -> list[str]:
 
 def headline_of(failure: Failure) -> str:
     if failure.kind in {FailureKind.SETUP, FailureKind.LAUNCH} and failure.rank < 0:
-        return f"node {failure.node}: {failure.headline().partition(': ')[2]}"
+        return in_short(f"node {failure.node}: {failure.headline().partition(': ')[2]}")
+    if failure.kind is FailureKind.NODE:
+        said = in_short(failure.message or "its agent did not keep its ranks alive")
+        return said if failure.node in said else f"node {failure.node}: {said}"
     if failure.kind is FailureKind.EARLY:
-        step = f" at step {failure.step}" if failure.step else ""
-        return f"rank {failure.rank}: exited with code 0{step} before the others had finished"
+        step = f" (step {failure.step})" if failure.step else ""
+        return f"rank {failure.rank} ended with code 0 before the others{step}"
     if failure.kind is FailureKind.OOM and not failure.exception:
         step = f" (step {failure.step})" if failure.step else ""
         return f"rank {failure.rank}: killed by the kernel, out of memory{step}"
-    first_line, _, more = failure.headline().partition("\n")
+    return in_short(failure.headline())
+
+
+def in_short(text: str) -> str:
+    """The first line, and not more of it than a person reads."""
+    first_line, _, more = text.partition("\n")
+    if len(first_line) > _HEADLINE:
+        first_line, more = first_line[:_HEADLINE].rstrip(), "more"
     return first_line + (" …" if more else "")
 
 
 def why_first(cause: Failure, alike: Sequence[Failure], rest: Sequence[Failure]) -> str:
-    who = span(f.rank for f in alike) if cause.rank >= 0 else f"node {cause.node}"
-    what = what_it_did(cause)
+    of_a_node = cause.rank < 0 or cause.kind is FailureKind.NODE
+    who = f"node {cause.node}" if of_a_node else span(f.rank for f in alike)
+    what = "failed its ranks" if cause.kind is FailureKind.NODE else what_it_did(cause)
     if not rest:
         return f"{who} {what}" + ("; all alike" if len(alike) > 1 else "; nobody else failed")
     rivals = [f for f in rest if weigh(f) is weigh(cause)]
@@ -68,13 +82,15 @@ def what_it_did(failure: Failure) -> str:
         case FailureKind.SIGNALED:
             return f"was killed by {failure.signal}"
         case FailureKind.EARLY:
-            return "exited with code 0 while others went on"
+            return "ended with code 0 while others went on"
         case FailureKind.OOM:
             return "ran out of memory"
         case FailureKind.SETUP | FailureKind.LAUNCH:
             return "could not be made ready"
         case FailureKind.HUNG:
             return "hung"
+        case FailureKind.NODE:
+            return "was ended by its node's keeper"
         case FailureKind.ENDED_BY_US:
             return "was ended by zrun"
 

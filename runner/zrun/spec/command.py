@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from zrun.spec.kinds import BAD, Kind, shape
 from zrun.spec.nodes import Items, Node, Scalar
-from zrun.spec.problem import Problems, Wrong, quoted
+from zrun.spec.problem import Problems, Wrong, quoted, sound
 
 EXAMPLE: Final = "a script or -m module, then its arguments, for example: train.py --lr 1e-4"
 _LAUNCHERS: Final = frozenset({
@@ -84,8 +84,8 @@ def _refuse_shell(text: str) -> None:
 
 def checked(words: list[str]) -> list[str]:
     """The words if zrun can run them; raises Wrong with what to write instead."""
-    if any("\0" in word for word in words):
-        raise Wrong("an argument holds a NUL character")
+    for word in words:
+        sound(word)
     first = words[0]
     name = first.rsplit("/", 1)[-1]
     if name in _LAUNCHERS:

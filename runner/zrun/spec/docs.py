@@ -19,7 +19,8 @@ name: gpt2
 run: train.py --lr 1e-4
 ```
 
-* **Durations** carry a unit: `90s`, `15m`, `2h`, `7d`, `1h30m`, and Slurm's `D-HH:MM:SS`. **Sizes** too: `512MiB`,
+* **Durations** carry a unit: `90s`, `15m`, `2h`, `7d`, `1h30m`, and Slurm's `D-HH:MM:SS` (hours
+  under 24, minutes and seconds under 60). **Sizes** too: `512MiB`,
   `64GiB`, `2TB`.
 * The file is YAML 1.2 in UTF-8, at most 1 MiB. Doubled and unknown fields, tabs, explicit tags, merge keys and anchors
   that expand to more than 20,000 values are refused. `true` and `false` are the only booleans; `no` is a text.

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from zrun.spec.nodes import Items, Node, Pairs, Scalar
-from zrun.spec.problem import Problems, Wrong, quoted
+from zrun.spec.problem import Problems, Wrong, quoted, sound
 
 
 class _Bad:
@@ -73,7 +73,7 @@ class One(Kind):
             problems.add(node.span, f"{path} has no value", expected=self.expects, suggestion=hint)
             return BAD
         try:
-            value = self.parse(node.text)
+            value = self.parse(sound(node.text))
         except Wrong as wrong:
             problems.add(node.span, f"{path}: {wrong.message}", expected=self.expects, suggestion=wrong.suggestion)
             return BAD

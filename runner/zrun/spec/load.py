@@ -1,9 +1,10 @@
 """Reading a job file: text -> tree -> JobSpec, with every mistake of file and options reported at once.
 
-Starts nothing, and looks at no other file unless asked to.
+Looks at no other file and starts nothing, unless asked whether this machine has what the job needs (here.py).
 """
 
 import os.path
+import stat
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
@@ -13,11 +14,12 @@ import msgspec
 from zrun.core import env as environment
 from zrun.core.errors import SpecError
 from zrun.spec.fields import JOB, paths
+from zrun.spec.here import check_machine, find
 from zrun.spec.job import JobSpec
-from zrun.spec.kinds import BAD, closest, shape
+from zrun.spec.kinds import BAD, shape
 from zrun.spec.nodes import BadYaml, Items, Node, Pairs, Scalar, parse
 from zrun.spec.overrides import lay_over, variables
-from zrun.spec.problem import Problem, Problems, Source, Span, quoted
+from zrun.spec.problem import Problem, Problems, Source, Span, cut
 
 MAX_BYTES: Final = 1 << 20
 
@@ -51,7 +53,7 @@ def load_job(
         )
         _check_together(spec, root, problems)
         if on_this_machine and not problems.count:
-            _check_machine(spec, root, caller, problems)
+            check_machine(spec, root, caller, problems)
     if problems.count or spec is None:
         raise _refusal(path, problems)
     return spec
@@ -65,8 +67,10 @@ def _refusal(path: Path, problems: Problems) -> SpecError:
 
 def _source(path: Path) -> Source:
     """The text of the file; raises SpecError where there is none."""
-    name = str(path)
+    name = cut(str(path))
     try:
+        if not (stat.S_ISREG(mode := path.stat().st_mode) or stat.S_ISDIR(mode)):
+            raise SpecError(f"{name}: not a file", "a pipe or a device is not read: write the job to a file")
         with path.open("rb") as file:
             data = file.read(MAX_BYTES + 1)
     except FileNotFoundError as error:
@@ -122,42 +126,11 @@ def _normal(path: Path) -> str:
     return os.path.normpath(path)
 
 
-def _find(root: Pairs, *keys: str) -> Span:
-    """Where a value stands; the whole file where it does not."""
-    node: Node = root
-    for key in keys:
-        child = node.get(key) if isinstance(node, Pairs) else None
-        if child is None:
-            break
-        node = child
-    return node.span
-
-
 def _check_together(spec: JobSpec, root: Pairs, problems: Problems) -> None:
     """What is wrong only in view of another field."""
     for name in [name for name in spec.secrets if name in spec.env]:
         hint = "take it out of env: a secret's value comes from your environment"
-        problems.add(_find(root, "env", name), f"{name} is a secret and stands in env too", suggestion=hint)
+        problems.add(find(root, "env", name), f"{name} is a secret and stands in env too", suggestion=hint)
     secrets = root.get("secrets")
     if isinstance(secrets, Items) and len(set(spec.secrets)) < len(spec.secrets):
         problems.add(secrets.span, "secrets names one variable twice", suggestion="keep one of the two")
-
-
-def _check_machine(spec: JobSpec, root: Pairs, caller: Mapping[str, str], problems: Problems) -> None:
-    """What must be there where the job is started."""
-    workdir = Path(spec.workdir)
-    if not workdir.is_dir():
-        problems.add(_find(root, "workdir"), f"workdir: no folder {spec.workdir}")
-    elif spec.run[0] != "-m" and not (workdir / spec.run[0]).is_file():
-        try:
-            scripts = sorted(one.name for one in workdir.iterdir() if one.suffix == ".py")
-        except OSError:
-            scripts = []
-        hint = closest(spec.run[0], scripts) or (f"there are {', '.join(scripts[:5])}" if scripts else "")
-        problems.add(_find(root, "run"), f"run: no file {workdir / spec.run[0]}", suggestion=hint)
-    if spec.python is not None and "/" in spec.python and not Path(spec.python).is_file():
-        problems.add(_find(root, "python"), f"python: no file {spec.python}", suggestion="make the environment first")
-    for name in spec.secrets:
-        if name not in caller:
-            message = f"secret {quoted(name)} is not set in your environment"
-            problems.add(_find(root, "secrets"), message, suggestion=f"export {name}=...")

@@ -11,6 +11,8 @@ from typing import Final
 MOST: Final = 100
 """Mistakes shown at once; a file with more is not a job file."""
 WIDTH: Final = 140
+LONGEST: Final = 200
+"""Characters shown of a message, a suggestion or an option."""
 _BREAK: Final = re.compile(r"\r\n|\r|\n")
 
 
@@ -51,16 +53,17 @@ class Problem:
     def render(self) -> str:
         """Several lines without a last line break; control characters of the file never reach the terminal."""
         source = self.span.source
-        lines = [f"{source.name}: {self.message}"]
+        message = cut(self.message)
+        lines = [f"{cut(source.name)}: {message}"]
         if source.is_file:
             number, column, line = source.place(self.span.start)
-            lines = [f"{source.name}:{number}:{column}: {self.message}"]
+            lines = [f"{source.name}:{number}:{column}: {message}"]
             if line.strip():
                 lines += _excerpt(number, column, line, self.span.end - self.span.start)
         if self.expected:
             lines.append(f"    expected: {self.expected}")
         if self.suggestion:
-            lines.append(f"    try: {self.suggestion}")
+            lines.append(f"    try: {cut(self.suggestion)}")
         return "\n".join(printable(line) for line in lines)
 
 
@@ -76,6 +79,19 @@ def _excerpt(number: int, column: int, line: str, length: int) -> list[str]:
 def printable(text: str) -> str:
     """`text` with everything that is not printable shown as a middle dot."""
     return "".join(char if char.isprintable() else "·" for char in text)
+
+
+def cut(text: str, most: int = LONGEST) -> str:
+    """`text`, its middle left out where it is too long to be read; the end of a path says most."""
+    return text if len(text) <= most else f"{text[: most - 61]}…{text[-60:]}"
+
+
+def sound(text: str) -> str:
+    """`text` if it can be the name of a file, an argument or a variable's value; raises Wrong."""
+    if "\0" in text or any("\ud800" <= char <= "\udfff" for char in text):
+        hint = "take out NUL; a character beyond \\uffff is written \\U0001f600, not as two halves"
+        raise Wrong(f"{quoted(text)} holds characters no file system takes", hint)
+    return text
 
 
 def quoted(text: str) -> str:

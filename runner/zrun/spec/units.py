@@ -12,7 +12,8 @@ from zrun.spec.problem import Wrong, quoted
 DURATION: Final = "a duration such as 90s, 15m, 2h, 7d or 1-00:00:00"
 SIZE: Final = "a size such as 512MiB, 64GiB or 2TB"
 DURATION_FORM: Final = (
-    r"^(([0-9]+(\.[0-9]+)?(ms|s|m|h|d|w))+|([0-9]+-)?[0-9]+(:[0-9]{2}){2}|[0-9]+-[0-9]+(:[0-9]{2})?)$"
+    r"^(([0-9]+(\.[0-9]+)?(ms|s|m|h|d|w))+|[0-9]+(:[0-5][0-9]){2}"
+    r"|[0-9]+-([01]?[0-9]|2[0-3])(:[0-5][0-9]){0,2})$"
 )
 SIZE_FORM: Final = r"^[0-9]+(\.[0-9]+)?(B|kB|KB|MB|GB|TB|PB|KiB|MiB|GiB|TiB|PiB)$"
 LONGEST_S: Final = 3650 * 86400.0
@@ -44,15 +45,22 @@ def whole(text: str, *, at_least: int = 0, at_most: int = LARGEST) -> int:
 def duration_s(text: str) -> float:
     """`1h30m` -> 5400.0; Slurm's D-HH:MM:SS, HH:MM:SS, D-HH and D-HH:MM too."""
     if clock := _SLURM.fullmatch(text):
-        days, hours, minutes, seconds = (int(part or 0) for part in clock.groups())
-        return _bounded(text, days * 86400.0 + hours * 3600.0 + minutes * 60.0 + seconds)
+        return _clock_s(text, *clock.groups())
     if clock := _SLURM_DAYS.fullmatch(text):
-        days, hours, minutes = (int(part or 0) for part in clock.groups())
-        return _bounded(text, days * 86400.0 + hours * 3600.0 + minutes * 60.0)
+        return _clock_s(text, *clock.groups(), None)
     parts = _PART.findall(text)
     if _WHOLE.fullmatch(text) and all(unit in _SECONDS for _, unit in parts):
         return _bounded(text, sum(float(number) * _SECONDS[unit] for number, unit in parts))
     raise _unlike_duration(text)
+
+
+def _clock_s(text: str, *parts: str | None) -> float:
+    """Of days, hours, minutes and seconds; hours beyond a day are fine only where no days are counted."""
+    days, hours, minutes, seconds = (int(part or 0) for part in parts)
+    for what, value, limit in (("minutes", minutes, 60), ("seconds", seconds, 60), ("hours", hours, 24)):
+        if value >= limit and (what != "hours" or parts[0] is not None):
+            raise Wrong(f"{quoted(text)} has {value} {what}", f"fewer than {limit}, for example 1-12:30:00")
+    return _bounded(text, days * 86400.0 + hours * 3600.0 + minutes * 60.0 + seconds)
 
 
 def _bounded(text: str, value: float) -> float:

@@ -53,14 +53,8 @@ def _boolean(text: str) -> bool:
     return text == "true"
 
 
-def _text(text: str) -> str:
-    if "\0" in text:
-        raise Wrong("a NUL character cannot be passed on")
-    return text
-
-
 def _path(text: str) -> str:
-    if text != text.strip() or not text or "\0" in text or "\n" in text:
+    if text != text.strip() or not text or "\n" in text:
         raise Wrong(f"{quoted(text)} is not a path")
     return text
 
@@ -164,7 +158,7 @@ _STRING: Final = {"type": "string"}
 _SCALAR: Final = {"type": ["string", "number", "boolean"]}
 _LINE: Final = {"type": "string", "minLength": 1}
 
-TEXT: Final = One("text", _text, _STRING)
+TEXT: Final = One("text", str, _STRING)
 PATH: Final = One("a path", _path, _LINE)
 BOOLEAN: Final = One("true or false", _boolean, {"type": "boolean"}, bool, bare=True)
 JOB_NAME: Final = One(
@@ -199,9 +193,9 @@ SIGNAL: Final = One(
 FAULT: Final = One(" | ".join(FAULTS), _fault, {"enum": list(FAULTS)})
 REGEX: Final = One("a regular expression", _regex, _STRING)
 STEP_REGEX: Final = unset(One(r"a regular expression with (?P<step>\d+) in it", _step_regex, _STRING))
-LABELS: Final = MapOf(One("text", _text, _SCALAR), _any_name, _STRING, "a block of names and texts")
+LABELS: Final = MapOf(One("text", str, _SCALAR), _any_name, _STRING, "a block of names and texts")
 ENV: Final = MapOf(
-    One("text", _text, _SCALAR), own_variable, {"pattern": "^[A-Za-z_][A-Za-z0-9_]*$"},
+    One("text", str, _SCALAR), own_variable, {"pattern": "^[A-Za-z_][A-Za-z0-9_]*$"},
     "a block of variables, for example {NCCL_DEBUG: WARN}",
 )  # fmt: skip
 PHASES: Final = MapOf(duration(0.1), _phase, _LINE, "a block of phases and durations, for example {tokenize: 1h}")

@@ -27,7 +27,7 @@ def decode_up(frame: bytes) -> Up:
         raise ProtocolError(f"a frame of {len(frame)} bytes; at most {LARGEST_UP} are read")
     try:
         return _up.decode(frame)
-    except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError, RecursionError) as error:
         raise ProtocolError(f"not a frame of protocol {PROTOCOL}: {error}") from error
 
 
