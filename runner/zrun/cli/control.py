@@ -38,9 +38,7 @@ def restart(job: str | None, coordinator: str | None, as_json: bool) -> int:
     target = find(job, coordinator)
     found = target.status()
     if found.get("state") in FINAL or not found.get("live"):
-        raise UsageError(
-            f"{target.job} is not live ({found.get('state')})", f"`zrun resume {target.job}` goes on with it"
-        )
+        raise UsageError(f"{target.job} is not live ({found.get('state')})", target.way_on())
     with target.live_client() as client:
         client.tell(target.job, "restart")
     screen.say(f"zrun: {target.job} is told to begin a new attempt")
