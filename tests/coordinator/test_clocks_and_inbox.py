@@ -197,6 +197,8 @@ def test_a_script_without_steps_counts_as_started_after_5_s_of_life(world: Any) 
     events = one.pass_time(ALIVE_S + 2, report=said)
     assert kinds(events) == [AttemptStarted]
     assert events[0] == AttemptStarted(1, 0, None)
+    late = one.say(rows=block(4), resumed_step=3, resumed_from="/c/step-000003")
+    assert AttemptStarted(1, 4, 3, "/c/step-000003") in late, "its imports took long; now it steps"
 
 
 def test_a_late_doubled_or_strange_report_changes_nothing(world: Any) -> None:

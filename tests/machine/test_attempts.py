@@ -28,7 +28,7 @@ from tests.machine.playbook import (
 
 from zrun.core.failure import Failure, FailureKind
 from zrun.core.states import FaultClass, JobState
-from zrun.machine.events import CoordinatorStarted, SaveFailed, Suspended
+from zrun.machine.events import AttemptStarted, CoordinatorStarted, SaveFailed, Suspended
 from zrun.spec.job import Restart
 
 
@@ -69,6 +69,15 @@ def test_all_nodes_have_to_finish_before_the_job_has() -> None:
     assert play.job.state is JobState.RUNNING
     play.given(heard("b", "finished", 1))
     assert play.done().state is JobState.SUCCEEDED
+
+
+def test_an_attempt_that_only_lived_is_put_right_when_its_slow_imports_are_over() -> None:
+    play = fails(running().given(committed(1, 50), verified(1, 60)), 1, killed(1), step=60)
+    play.given(heard("a", "running", 2), AttemptStarted(2, 0, None))
+    assert (play.job.incidents[0].steps_lost, play.job.attempts[1].resumed_step) == (0, None)
+    play.given(started(2, resumed=50))
+    assert (play.job.incidents[0].steps_lost, play.job.attempts[1].resumed_step) == (10, 50)
+    assert play.job.reason == "attempt 2 resumed at step 50"
 
 
 def test_a_killed_rank_is_named_and_the_next_attempt_resumes() -> None:

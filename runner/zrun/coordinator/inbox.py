@@ -52,6 +52,8 @@ class Told:
     silent: set[str] = field(default_factory=set)
     failures: dict[tuple[str, int], list[dict[str, Any]]] = field(default_factory=dict)
     started: int = 0
+    alive: int = 0
+    """The newest attempt that was called begun, with or without a step."""
     running_since: dict[int, float] = field(default_factory=dict)
     """Attempt -> machine time at which all its nodes ran; not journaled, only delays."""
     verified: tuple[int, int] = (0, 0)
@@ -82,7 +84,9 @@ class Told:
             case RankEnded():
                 self.failures[event.node, event.attempt] = event.failures
             case AttemptStarted():
-                self.started = event.attempt
+                # With step 0 it only lives: a script without steps, or one whose imports take long. Steps may follow.
+                self.started = event.attempt if event.first_step else self.started
+                self.alive = event.attempt
                 self.running_since.clear()
             case ProgressVerified():
                 self.verified, self.verified_at = (event.attempt, event.step), at
@@ -207,6 +211,8 @@ def _started(
     said = [report for node in seats.nodes if (report := table.nodes[node].job(job))]
     resumed = next((report for report in said if report.resumed_step is not None), None)
     stepping = all(RowFlag.STEPPING in row.flags for row in ranks)
+    if not stepping and told.alive == seats.attempt:
+        return None
     if not stepping:
         has_steps = any((RowFlag.SESSION | RowFlag.STEPPING) & row.flags for row in ranks)
         alive = all(row.phase is not Phase.BOOT for row in ranks) and all(r.doing is Doing.RUNNING for r in said)

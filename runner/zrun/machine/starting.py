@@ -16,7 +16,7 @@ from zrun.machine.events import (
 from zrun.machine.moves import TRAINING, Stage
 from zrun.machine.nodes import RECONNECT, members, still_up, strays
 from zrun.machine.placement import choose
-from zrun.machine.state import AttemptRecord, CheckpointRecord, Job, Member, Seat
+from zrun.machine.state import AttemptRecord, CheckpointRecord, Incident, Job, Member, Seat
 from zrun.machine.turn import Turn
 from zrun.wire.report import Doing
 
@@ -82,8 +82,11 @@ def attempt_started(turn: Turn, event: AttemptStarted) -> None:
     """Every rank has completed a step: the incident before it is over."""
     job = turn.job
     current = job.current
-    if current is None or event.attempt != current.number or current.started_at is not None:
+    if current is None or event.attempt != current.number:
         return
+    if current.started_at is not None and (current.first_step != 0 or event.first_step == 0):
+        return
+    corrected = current.started_at is not None  # it only lived so far; its imports took long
     current.started_at = turn.now
     current.first_step = event.first_step
     current.last_step = max(current.last_step or 0, event.first_step)
@@ -94,9 +97,11 @@ def attempt_started(turn: Turn, event: AttemptStarted) -> None:
     _before_it(turn, current)
     for skipped in event.skipped:
         turn.record("checkpoint-passed-over", attempt=current.number, **skipped)
+    came_from = f"resumed at step {event.resumed_step}" if event.resumed_step else f"began at step {event.first_step}"
+    if corrected:
+        _correct_cost(turn, current, came_from)
     if job.stage not in {Stage.STARTING, Stage.SETUP}:
         return
-    came_from = f"resumed at step {event.resumed_step}" if event.resumed_step else f"began at step {event.first_step}"
     recovered(turn, came_from)
     turn.move(Stage.RUNNING, f"attempt {current.number} {came_from}")
 
@@ -121,6 +126,11 @@ def recovered(turn: Turn, came_from: str) -> None:
     incident, current = turn.job.open_incident, turn.job.current
     if incident is None or current is None or incident.attempt >= current.number:
         return
+    _cost(turn, incident, current)
+    turn.close_incident(f"attempt {current.number} {came_from}")
+
+
+def _cost(turn: Turn, incident: Incident, current: AttemptRecord) -> None:
     incident.recovered_s = turn.now - incident.opened_at
     ended = next(a for a in turn.job.attempts if a.number == incident.attempt)
     if current.first_step == 0:
@@ -128,7 +138,17 @@ def recovered(turn: Turn, came_from: str) -> None:
     elif current.first_step is not None:
         base = current.resumed_step if current.resumed_step is not None else current.first_step - 1
         incident.steps_lost = max(0, ended.reached - base)
-    turn.close_incident(f"attempt {current.number} {came_from}")
+
+
+def _correct_cost(turn: Turn, current: AttemptRecord, came_from: str) -> None:
+    """The incident was closed when the attempt was only alive; now it is known where it went on."""
+    before = [i for i in turn.job.incidents if i.attempt == current.number - 1 and i.recovered_s is not None]
+    if before:
+        _cost(turn, before[-1], current)
+        before[-1].resolution = f"attempt {current.number} {came_from}"
+        turn.update_incident(before[-1])
+    if turn.job.stage is Stage.RUNNING:
+        turn.say(f"attempt {current.number} {came_from}")
 
 
 def progress_verified(turn: Turn, event: ProgressVerified) -> None:
