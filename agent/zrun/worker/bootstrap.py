@@ -5,6 +5,7 @@ Without an agent's variables nothing is armed and the script just runs.
 """
 
 import atexit
+import ctypes
 import os
 import signal
 import sys
@@ -27,7 +28,9 @@ from zrun.worker.watcher import Watcher
 def main(arguments: list[str]) -> None:
     """Become the rank and run `arguments` (a script or -m module, and its arguments). Ends the process."""
     interrupted: list[bool] = []
+    over: list[int] = []
     atexit.register(_end_by_signal, interrupted)
+    atexit.register(_skip_teardown, over)
     rank = _come_to_life(arguments)
     try:
         script = _load(arguments)
@@ -39,8 +42,27 @@ def main(arguments: list[str]) -> None:
     else:
         ending = None
         _finished(rank)
+    if rank.deck is not None and (ending is None or last_words.exit_code_of(ending) == 0):
+        over.append(os.getpid())
     if ending is not None:
         raise ending
+
+
+def _skip_teardown(over: list[int]) -> None:
+    """The last exit function of a rank whose script ended well: leave before the interpreter is taken down.
+
+    By now threads are joined and the script's exit functions have run. What is left to python is freeing memory, and in
+    that torch's and gloo's threads now and then abort the process ("terminate called without an active exception").
+    """
+    if over != [os.getpid()]:
+        return  # ended otherwise, or a forked child
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError, AttributeError):
+            pass  # closed or replaced by the script
+    ctypes.CDLL(None).fflush(None)
+    os._exit(0)
 
 
 def _come_to_life(arguments: list[str]) -> ThisRank:
