@@ -2,7 +2,8 @@
 
 Pairs of runs of the same training on two gloo ranks: plain with DataLoader and DistributedSampler, and with Session
 and Loader under `zrun.worker`, with the deck the agent would make. The step's own work is a spin of fixed length, then
-a real forward, backward and all_reduce. Prints the ratio of median step times for each pair, and their median.
+a real forward, backward and all_reduce. The built recorder is made first, unless `--recorder python`. Prints the
+ratio of median step times for each pair, and their median.
 
     python benchmarks/step_overhead.py [--pairs 5] [--steps 200] [--ms 10 50] [--workers 0]
 """
@@ -65,7 +66,9 @@ def train(mode: str, spin_s: float, steps: int, workers: int, out: str) -> None:
     if os.environ["RANK"] == "0":
         gaps = [b - a for a, b in pairwise(began[10:])]
         Path(out).write_text(json.dumps(gaps))
-    torch.distributed.destroy_process_group()
+    torch.distributed.barrier()
+    sys.stdout.flush()
+    os._exit(0)  # torch's teardown now and then aborts the process; that is not what is measured here
 
 
 def run(mode: str, ms: float, options: argparse.Namespace) -> list[float]:
@@ -87,6 +90,8 @@ def run(mode: str, ms: float, options: argparse.Namespace) -> list[float]:
                 "ZRUN_SHM_DIR": shm, "ZRUN_ATTEMPT_DIR": folder, "ZRUN_ATTEMPT": "1",
                 "ZRUN_SETTINGS": RankSettings(save_every_steps=None, save_initial=False).to_json(),
             }  # fmt: skip
+            if options.recorder == "python":
+                environment["XDG_CACHE_HOME"] = folder
             program = ["-m", "zrun.worker", *program]
         command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone", *program]
         done = subprocess.run(command, env=environment, check=False, capture_output=True, text=True)
@@ -102,6 +107,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--ms", type=float, nargs="+", default=[10.0, 50.0])
     parser.add_argument("--workers", type=int, default=0, help="loader workers")
+    parser.add_argument("--recorder", choices=["built", "python"], default="built")
     parser.add_argument("--decile", type=int, default=5, help="5: the median; 1: what a busy machine disturbs least")
     parser.add_argument("--train", nargs=5, help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -109,6 +115,8 @@ def main() -> None:
         mode, spin_s, steps, workers, out = options.train
         train(mode, float(spin_s), int(steps), int(workers), out)
         return
+    if options.recorder == "built":
+        subprocess.run([sys.executable, "-m", "zrun.worker.recorder_built"], check=True)
     for ms in options.ms:
         ratios: list[float] = []
         for pair in range(options.pairs):

@@ -1,6 +1,7 @@
 """The deck: what a rank writes, the agent reads; the order page goes the other way."""
 
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -101,3 +102,32 @@ def test_a_forked_child_does_not_own_the_deck(both: tuple[DeckWriter, DeckReader
     os.close(read)
     os.close(write)
     assert writer.owned()
+
+
+def test_time_in_overlapping_collectives_is_counted_once_and_that_of_blind_ones_not_at_all(
+    both: tuple[DeckWriter, DeckReader], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer, reader = both
+    now = 100.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    first = writer.enter_collective(1, 7, 8)
+    now = 101.0
+    second = writer.enter_collective(1, 7, 8, blocking=True)
+    now = 103.0
+    writer.leave_collective(first)
+    now = 104.0
+    writer.leave_collective(second)
+    assert reader.read().wait_s == 4.0
+    third = writer.enter_collective(1, 7, 8)
+    now = 110.0
+    writer.leave_collective(third, blind=True)
+    assert reader.read().wait_s == 4.0
+    assert [record.blocking for record in reader.ring()] == [False, True, False]
+
+
+def test_a_beat_of_the_watcher_is_seen(both: tuple[DeckWriter, DeckReader]) -> None:
+    writer, reader = both
+    assert reader.read().beat_at == 0.0
+    before = time.monotonic()
+    writer.beat()
+    assert before <= reader.read().beat_at <= time.monotonic()

@@ -12,7 +12,7 @@ SCRIPTS = Path(__file__).resolve().parent / "scripts"
 def test_a_plain_torchrun_script_has_steps_in_its_status_and_is_restarted_after_a_kill(
     make_job: Callable[..., Any],
 ) -> None:
-    job = make_job(f"{SCRIPTS / 'plain_ddp.py'} 40 0.05")
+    job = make_job(f"{SCRIPTS / 'plain_ddp.py'} 80 0.1")
     job.start()
     job.wait_for_step(10)
     pid = job.ranks()[1]["pid"]
@@ -25,4 +25,4 @@ def test_a_plain_torchrun_script_has_steps_in_its_status_and_is_restarted_after_
     assert (incident["class"], incident["rank"], incident["signal"]) == ("crash", 1, "SIGKILL")
     assert incident["step"] >= 10, job.story()
     assert verdict["attempts"][1]["resumed_from"] is None, "its checkpoints are its own affair"
-    assert [line["msg"].split()[1] for line in job.log_lines(2, 0) if line["msg"].startswith("step")][-1] == "40"
+    assert [line["msg"].split()[1] for line in job.log_lines(2, 0) if line["msg"].startswith("step")][-1] == "80"

@@ -9,6 +9,7 @@ import ctypes
 import os
 import signal
 import sys
+import threading
 import traceback
 from collections.abc import Callable
 from functools import partial
@@ -18,7 +19,7 @@ from zrun.core import env
 from zrun.core.deck import Flag, Phase
 from zrun.core.manifest import newest_step
 from zrun.core.notes import NoteKind
-from zrun.worker import dumps, last_words, output
+from zrun.worker import dumps, last_words, output, segments
 from zrun.worker.rank import ThisRank, arm
 from zrun.worker.script import load_module, load_script, without_our_frames
 from zrun.worker.term import Term
@@ -74,14 +75,29 @@ def _come_to_life(arguments: list[str]) -> ThisRank:
     output.unbuffer()
     _tell_resume_step(rank)
     dumps.allow_ptrace()
+    if place := env.get(env.SHM_DIR):
+        segments.note_what_is_made(Path(place))
     if folder is not None:
         dumps.arm_dumps(folder / f"rank-{rank.rank}.stacks")
         rank.raise_flag(Flag.DUMP_READY)
     if rank.deck is not None:
         term = Term(rank)
         term.arm()
-        Watcher(rank, term).start()
+        Watcher(rank, term, main.__code__).start()
+        _hear_of_threads(rank)
     return rank
+
+
+def _hear_of_threads(rank: ThisRank) -> None:
+    """An exception that ends one of the script's threads, before python prints it."""
+    printing = threading.excepthook
+
+    def told(ended: threading.ExceptHookArgs) -> None:
+        if ended.exc_value is not None and not isinstance(ended.exc_value, SystemExit) and not rank.child:
+            last_words.of_thread(rank, ended.exc_value, ended.thread.name if ended.thread is not None else "")
+        printing(ended)
+
+    threading.excepthook = told
 
 
 def _tell_resume_step(rank: ThisRank) -> None:
@@ -112,19 +128,20 @@ def _run_module(name: str, arguments: list[str]) -> None:
 
 def _ready_torch(rank: ThisRank) -> None:
     try:
-        from zrun.worker import recorder, step_count
+        from zrun.worker import late_imports, recorder, step_count
         from zrun.worker.seeds import seed_everything
 
         seed_everything(int(env.get(env.SEED) or rank.settings.seed))
         if rank.deck is not None:
             recorder.install(rank)
-            step_count.install(rank)
+            late_imports.watch(rank, step_count.install(rank))
     except Exception as error:  # a broken torch must fail where the script imports it, with the script's traceback
         rank.warn(f"torch cannot be used: no seeds, collectives or steps are seen ({type(error).__name__}: {error})")
 
 
 def _finished(rank: ThisRank) -> None:
     """The script is over with code 0; what python still does at exit has a limit of its own."""
+    rank.over = True
     rank.enter_phase(Phase.DONE)
     rank.raise_flag(Flag.FINISHED)
     rank.note(NoteKind.FINISHED, exit_code=0)
@@ -136,7 +153,7 @@ def _last_words(rank: ThisRank, error: BaseException, interrupted: list[bool]) -
     if last_words.exit_code_of(error) == 0:
         _finished(rank)
     elif last_words.is_failure(error) and not rank.child:
-        last_words.leave(rank, error, final=True)
+        last_words.leave_for_good(rank, error)
         last_words.write_error_file(error)
     if isinstance(error, SystemExit):
         return error

@@ -3,9 +3,11 @@
 It formats and decides nothing: whether the words count is up to the agent (they do if the rank dies or stops).
 """
 
+import contextlib
 import json
 import re
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Iterator
@@ -28,6 +30,11 @@ LONGEST_TRACEBACK: Final = 64 << 10
 """Characters of a traceback that are kept: its beginning (the root) and its end."""
 
 
+_INTERRUPTIONS: Final = 20
+_LOADER_DEATH: Final = "DataLoader worker"
+_REAPED_S: Final = 0.2
+"""From a torn connection to the moment at which the kernel says that the process behind it is dead."""
+_LOADER_SAID: Final = "_zrun_loader_said"
 _RAISED_IN: Final = "_zrun_raised_in"
 _IN_WORKER: Final = re.compile(r"\ACaught \w+ in .*\.\nOriginal (Traceback .*)", re.DOTALL)
 _FRAME: Final = re.compile(r'^ +File "(.+)", line (\d+)', re.MULTILINE)
@@ -97,7 +104,7 @@ def type_name(error: BaseException) -> str:
 def _text(error: BaseException) -> str:
     try:
         return str(error)
-    except Exception as second:  # a __str__ of the user's may do anything; last words come nevertheless
+    except BaseException as second:  # a __str__ of the user's may do anything; last words come nevertheless
         return f"<{type_name(second)} in __str__>"
 
 
@@ -126,13 +133,63 @@ def describe(error: BaseException) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def _described(error: BaseException) -> dict[str, Any]:
+    """`describe`, or less where that fails: memory may have ended, and exceptions are the script's own code."""
+    try:
+        found = describe(error)
+    except Exception as second:
+        found = {
+            "exception": type_name(error), "message": f"<{type_name(second)} while it was described>", "where": None,
+            "traceback": None, "exit_code": exit_code_of(error),
+        }  # fmt: skip
+    death = _loader_death(chain(error))
+    if death and death not in str(found["traceback"]):
+        found["traceback"] = f"{found['traceback'] or ''}\nRuntimeError: {death}\n"
+    return {**found, "exception": "RuntimeError", "message": death} if death else found
+
+
+def _loader_death(errors: list[BaseException]) -> str:
+    """What torch says of a loader worker that was killed: the rank may feel it first as a torn connection.
+
+    torch says it only once, in the main thread or to whoever asks first, so it is kept on the root.
+    """
+    root = errors[0]
+    told = next((text for one in errors if _LOADER_DEATH in (text := _text(one)) and one.args), "")
+    torn = isinstance(root, ConnectionError | EOFError | FileNotFoundError) and any(
+        "/torch/utils/data/" in file for file, _ in _frames(root.__traceback__)
+    )
+    ask = getattr(getattr(sys.modules.get("torch"), "_C", None), "_error_if_any_worker_fails", None)
+    until = time.monotonic() + _REAPED_S
+    while not told and torn and ask is not None and time.monotonic() < until:
+        told = getattr(root, _LOADER_SAID, "")
+        try:
+            ask()
+        except RuntimeError as death:
+            told = str(death)
+        time.sleep(_REAPED_S / 40)
+    if told and torn:
+        _keep_loader_death(root, told)
+    return told if torn else ""
+
+
+def _keep_loader_death(root: BaseException, told: str) -> None:
+    with contextlib.suppress(Exception):  # an exception class of the user's may refuse attributes
+        setattr(root, _LOADER_SAID, told)
+
+
+def of_thread(rank: ThisRank, error: BaseException, name: str) -> None:
+    """An exception ended another thread than the main one: if the process dies of that, it was the cause."""
+    rank.note(NoteKind.THREAD_ENDED, **_described(error), **raised_in(rank, error), thread=name)
+
+
 def is_failure(error: BaseException) -> bool:
     """False for an end with code 0 and for an end the agent asked for while nothing else was wrong."""
     return exit_code_of(error) != 0 and not isinstance(chain(error)[0], EndedByAgent)
 
 
 def raised_in(rank: ThisRank, error: BaseException) -> dict[str, Any]:
-    """phase, step, batch, collective in which `error` was first seen; what the rank enters while it unwinds is none.
+    """phase, step, batch, collective and time at which `error` was first seen; what the rank enters while it unwinds is
+    none.
 
     It is kept on the root of the chain, the one object that lives as long as the story does. Once the rank has begun a
     later step, that exception was handled.
@@ -145,7 +202,7 @@ def raised_in(rank: ThisRank, error: BaseException) -> dict[str, Any]:
         return kept
     phase, own = rank.phase()
     place = {
-        "phase": own or phase.label, "step": step, "batch": deck.batch() if deck else None,
+        "at": time.time(), "phase": own or phase.label, "step": step, "batch": deck.batch() if deck else None,
         "collective": deck.collective() if deck else None,
     }  # fmt: skip
     try:
@@ -157,12 +214,35 @@ def raised_in(rank: ThisRank, error: BaseException) -> dict[str, Any]:
 
 def leave(rank: ThisRank, error: BaseException, *, final: bool) -> None:
     """Write the note: final when the exception has left the script, a candidate while it still unwinds."""
-    rank.told = id(error)
+    rank.told, rank.over = id(error), rank.over or final
     if rank.notes is None:
         return
-    rank.note(NoteKind.LAST_WORDS, **describe(error), **raised_in(rank, error), final=final)
+    rank.note(NoteKind.LAST_WORDS, **_described(error), **raised_in(rank, error), final=final)
     if final:
         rank.raise_flag(Flag.LAST_WORDS)
+
+
+def leave_for_good(rank: ThisRank, error: BaseException) -> None:
+    """Final words, written by a thread of their own.
+
+    A signal handler of the script's may raise in the main thread, wherever that is: torch's for a loader worker that
+    died, an alarm, a Ctrl-C.
+    """
+    rank.over = True
+    work = threading.Thread(target=leave, args=(rank, error), kwargs={"final": True}, name="zrun-last-words")
+    for _ in range(_INTERRUPTIONS):
+        try:
+            if work.ident is None:
+                work.start()
+            work.join()
+            break
+        except Exception as second:  # the handler's own error; the one that ended the script is told first
+            if work.ident is None and "start new thread" in _text(second):
+                break
+            if _LOADER_DEATH in _text(second):
+                _keep_loader_death(chain(error)[0], _text(second))
+    if work.ident is None:
+        leave(rank, error, final=True)
 
 
 def write_error_file(error: BaseException) -> None:

@@ -3,11 +3,14 @@
 A file never blocks the rank and outlives the agent; a pipe does neither. It knows nothing about steps or markers.
 """
 
+import ctypes
 import io
 import os
 import sys
 from pathlib import Path
-from typing import TextIO
+from typing import Final, TextIO
+
+_IOLBF: Final = 1
 
 
 def reopen(folder: Path, rank: int) -> None:
@@ -21,12 +24,22 @@ def reopen(folder: Path, rank: int) -> None:
 
 
 def unbuffer() -> None:
-    """As `python -u`: each write of the text layers reaches the file at once."""
+    """As `python -u`: each write of the text layers reaches the file at once, and each line that C or C++ prints."""
+    _line_buffer_c()
     out, err = _direct(sys.stdout, 1), _direct(sys.stderr, 2)
     if out is not None:
         sys.stdout = sys.__stdout__ = out  # type: ignore[misc]
     if err is not None:
         sys.stderr = sys.__stderr__ = err  # type: ignore[misc]
+
+
+def _line_buffer_c() -> None:
+    """Into a file, the C library keeps back 4 KiB: lost at a SIGKILL, and behind the marker of a later step."""
+    libc = ctypes.CDLL(None)
+    try:
+        libc.setvbuf(ctypes.c_void_p.in_dll(libc, "stdout"), None, _IOLBF, 0)
+    except (AttributeError, ValueError):
+        pass  # a C library that names its stdout otherwise
 
 
 def _direct(layer: TextIO, descriptor: int) -> io.TextIOWrapper | None:

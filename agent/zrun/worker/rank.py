@@ -38,7 +38,9 @@ class ThisRank:
     sweepers: list[Callable[[bool], None]] = field(default_factory=list)
     """Called with True at ends of steps and phases, with False every 50 ms: see which collectives are over."""
     told: int = 0
-    """id() of the exception whose last words were written last: nobody writes them twice."""
+    """id() of the exception whose last words were written last, 0 once it was handled: nobody writes them twice."""
+    over: bool = False
+    """The script is over, well or not: what is in flight from now on is no news."""
     child: bool = False
     """A forked child of the rank."""
 
@@ -73,6 +75,10 @@ class ThisRank:
     def progressed(self) -> None:
         if self.deck is not None:
             self.deck.progressed()
+
+    def beat(self) -> None:
+        if self.deck is not None:
+            self.deck.beat()
 
     def begin_step(self, step: int, batch: BatchId | None, at: float) -> None:
         """`at` is Unix seconds for the marker in the rank's own output."""

@@ -1,8 +1,9 @@
 """SIGTERM in a rank. From a scheduler it asks to preempt the whole job: the rank says so and trains on. From the agent
 it comes after a stop on the order page: then the rank ends.
 
-A script's own handler wins: both halves look whether ours is still there. A rank inside a collective runs no Python
-handler, so the watcher thread reads the signal from a wakeup pipe as well.
+A script's own handler runs as it would anywhere, and nothing of ours ends such a rank; a TERM that no stop announced
+is told to the job all the same, for the other ranks' handlers have to hear of it too. A rank inside a collective runs
+no Python handler, so the watcher thread reads the signal from a wakeup pipe as well.
 """
 
 import ctypes
@@ -83,11 +84,11 @@ class Term:
             seen = os.read(self.pipe, 512)
         except BlockingIOError:
             seen = b""
-        if signal.SIGTERM in seen and self._ours():
-            if self._stop_ordered():
-                self._end_at = self._end_at or time.monotonic() + _UNWIND_S
-            else:
+        if signal.SIGTERM in seen:
+            if not self._stop_ordered():
                 self._ask_preemption()
+            elif self._ours():
+                self._end_at = self._end_at or time.monotonic() + _UNWIND_S
         if self._end_at is not None and not self._unwinding and time.monotonic() >= self._end_at:
             # The main thread is inside native code and will not come back for a handler. Only the main thread may
             # call signal.signal, so the C library's own is used.

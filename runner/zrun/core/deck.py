@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 MAGIC: Final = b"ZRUNDECK"
-VERSION: Final = 1
+VERSION: Final = 3
 SIZE: Final = 8192
 
 HEADER: Final = struct.Struct("<8sIIIIQd")
@@ -42,6 +42,11 @@ BATCH_AT: Final = 120
 TOTAL_STEPS: Final = 136
 ACK_SEQ: Final = 144
 """The order page's stop sequence this rank has seen while still before or at the stop step."""
+BEAT_AT: Final = 152
+"""time.monotonic() at the newest look of the rank's watcher thread, 0 before the first. It needs the GIL for it: an old
+one in a process that is not stopped means that the interpreter is blocked."""
+WAIT_S: Final = 160
+"""Seconds spent inside collectives so far, overlapping ones counted once; those whose end nobody sees left out."""
 PHASE_NAME: Final = 168
 PHASE_NAME_LEN: Final = 32
 
@@ -54,6 +59,8 @@ COLL_LEFT_AT: Final = 280
 COLL_BYTES: Final = 288
 COLL_GROUP: Final = 296
 COLL_OP: Final = 300
+COLL_GROUP_SEQ: Final = 304
+"""Collectives entered so far on the group of the newest one: what ranks of one group agree about."""
 
 METRICS_LOCK: Final = 320
 METRICS_LEN: Final = 324
@@ -66,9 +73,11 @@ ORDER_AT: Final = 1024
 
 RING_AT: Final = 2048
 RING_SLOTS: Final = 64
-RING: Final = struct.Struct("<QQdddIBxxxQ")
-"""sequence, bytes, entered at, left at (0 while inside), spare, group, op, step."""
-assert RING.size <= 64
+SLOT_SIZE: Final = 64
+RING: Final = struct.Struct("<QQddQIBBxxQ")
+"""sequence, bytes, entered at, left at (0 while inside), sequence on its group, group, op, 1 if its caller can do
+nothing else until it is over, step."""
+assert RING.size <= SLOT_SIZE
 
 
 class Phase(IntEnum):
@@ -109,6 +118,8 @@ class Flag(IntFlag):
     """Waiting for the next batch."""
     STOPPED_SAFE = 128
     """This rank obeyed a stop request at the stop step."""
+    BUILT_RECORDER = 256
+    """By the built recorder, which sees them even while the GIL is stuck."""
 
 
 OPS: Final = (

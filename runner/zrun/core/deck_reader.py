@@ -33,6 +33,8 @@ class DeckState:
     batch: BatchId | None
     total_steps: int
     ack_seq: int
+    beat_at: float
+    wait_s: float
     coll_seq: int
     coll_done: int
     coll_entered_at: float
@@ -40,6 +42,7 @@ class DeckState:
     coll_bytes: int
     coll_group: int
     coll_op: str
+    coll_group_seq: int
     metrics: dict[str, Any]
 
     @property
@@ -58,6 +61,10 @@ class CollectiveRecord:
     entered_at: float
     left_at: float
     step: int
+    group_sequence: int
+    """Counted from 1 on its group: the number by which ranks are compared."""
+    blocking: bool = False
+    """Its caller can do nothing else until it is over."""
 
 
 class DeckReader:
@@ -95,10 +102,12 @@ class DeckReader:
             flags=d.Flag(self._u32(d.FLAGS)), step=self._u64(d.STEP), completed=self._u64(d.COMPLETED),
             progress=self._u64(d.PROGRESS), progress_at=self._f64(d.PROGRESS_AT), phase_at=self._f64(d.PHASE_AT),
             step_s=self._f64(d.STEP_S), batch=BatchId(epoch, ordinal, digest) if ordinal else None,
-            total_steps=self._u64(d.TOTAL_STEPS), ack_seq=self._u64(d.ACK_SEQ), coll_seq=self._u64(d.COLL_SEQ),
+            total_steps=self._u64(d.TOTAL_STEPS), ack_seq=self._u64(d.ACK_SEQ),
+            beat_at=self._f64(d.BEAT_AT), wait_s=self._f64(d.WAIT_S), coll_seq=self._u64(d.COLL_SEQ),
             coll_done=done, coll_entered_at=self._f64(d.COLL_ENTERED_AT), coll_left_at=self._f64(d.COLL_LEFT_AT),
             coll_bytes=self._u64(d.COLL_BYTES), coll_group=self._u32(d.COLL_GROUP),
-            coll_op=d.OPS[op] if op < len(d.OPS) else "other", metrics=self._metrics(),
+            coll_op=d.OPS[op] if op < len(d.OPS) else "other", coll_group_seq=self._u64(d.COLL_GROUP_SEQ),
+            metrics=self._metrics(),
         )  # fmt: skip
 
     def _metrics(self) -> dict[str, Any]:
@@ -118,10 +127,11 @@ class DeckReader:
         """The last collectives, oldest first."""
         records: list[CollectiveRecord] = []
         for slot in range(d.RING_SLOTS):
-            seq, size, entered, left, _, group, op, step = d.RING.unpack_from(self._map, d.RING_AT + slot * 64)
+            at = d.RING_AT + slot * d.SLOT_SIZE
+            seq, size, entered, left, of_group, group, op, blocking, step = d.RING.unpack_from(self._map, at)
             if seq:
                 name = d.OPS[op] if op < len(d.OPS) else "other"
-                records.append(CollectiveRecord(seq, name, group, size, entered, left, step))
+                records.append(CollectiveRecord(seq, name, group, size, entered, left, step, of_group, bool(blocking)))
         return sorted(records, key=lambda r: r.sequence)
 
     def write_order(self, kind: d.StopKind, sequence: int, step: int, confirmed: int, deadline: float) -> None:

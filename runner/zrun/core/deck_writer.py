@@ -13,7 +13,9 @@ from typing import Any, Final
 
 from zrun.core import deck as d
 from zrun.core.batch import BatchId
+from zrun.core.standing import POINT_TO_POINT
 
+_PAIRED: Final = frozenset(d.OP_CODE[name] for name in POINT_TO_POINT)
 _READ_AGAIN: Final = 1000
 """Times; an agent that died in the middle of writing must not hold a rank up."""
 
@@ -40,21 +42,42 @@ class DeckWriter:
             raise ValueError(f"{path} is not a deck of version {d.VERSION}")
         self._pid = os.getpid()
         d.HEADER.pack_into(self._map, 0, magic, version, self.rank, self.attempt, self._pid, _started_jiffies(), made)
-        self._flags = 0
+        self._flags: dict[int, bool] = {}
         self._progress = 0
         self._coll_seq = 0
+        self._waited = self._counted_to = 0.0
+        self._group_seqs: dict[int, int] = {}
 
     def owned(self) -> bool:
         """False in a forked child: it must not write."""
         return os.getpid() == self._pid
 
     def raise_flag(self, flag: d.Flag) -> None:
-        self._flags |= flag
-        d.U32.pack_into(self._map, d.FLAGS, self._flags)
+        self._flags[int(flag)] = True
+        self._put_flags()
 
     def lower_flag(self, flag: d.Flag) -> None:
-        self._flags &= ~flag
-        d.U32.pack_into(self._map, d.FLAGS, self._flags)
+        """Of those that were raised alone."""
+        self._flags[int(flag)] = False
+        self._put_flags()
+
+    def _put_flags(self) -> None:
+        """A signal handler or another thread may raise one between any two lines here: then it is written again."""
+        written = -1
+        while written != (flags := self._up()):
+            d.U32.pack_into(self._map, d.FLAGS, flags)
+            written = flags
+
+    def _up(self) -> int:
+        up = 0
+        for flag, raised in tuple(self._flags.items()):
+            if raised:
+                up |= flag
+        return up
+
+    def beat(self) -> None:
+        """The watcher thread has just had the GIL."""
+        d.F64.pack_into(self._map, d.BEAT_AT, time.monotonic())
 
     def progressed(self) -> None:
         """Something moved: restart the clock of the watchdog."""
@@ -97,12 +120,15 @@ class DeckWriter:
         epoch, ordinal, digest = d.BATCH.unpack_from(self._map, d.BATCH_AT)
         return str(BatchId(epoch, ordinal, digest)) if ordinal else None
 
-    def enter_collective(self, op: int, group: int, size: int) -> int:
+    def enter_collective(self, op: int, group: int, size: int, *, blocking: bool = False) -> int:
         """Record arrival at a collective; returns its sequence number in this rank, counted from 1."""
         self._coll_seq = sequence = self._coll_seq + 1
         now = time.monotonic()
-        slot = d.RING_AT + (sequence % d.RING_SLOTS) * 64
-        d.RING.pack_into(self._map, slot, sequence, size, now, 0.0, 0.0, group, op, self.step())
+        of_group = self._group_seqs.get(group, 0) + (op not in _PAIRED)
+        self._group_seqs[group] = of_group
+        slot = d.RING_AT + (sequence % d.RING_SLOTS) * d.SLOT_SIZE
+        d.RING.pack_into(self._map, slot, sequence, size, now, 0.0, of_group, group, op, blocking, self.step())
+        d.U64.pack_into(self._map, d.COLL_GROUP_SEQ, of_group)
         d.U64.pack_into(self._map, d.COLL_BYTES, size)
         d.U32.pack_into(self._map, d.COLL_GROUP, group)
         d.U8.pack_into(self._map, d.COLL_OP, op)
@@ -110,10 +136,17 @@ class DeckWriter:
         d.U64.pack_into(self._map, d.COLL_SEQ, sequence)
         return sequence
 
-    def leave_collective(self, sequence: int) -> None:
+    def leave_collective(self, sequence: int, *, blind: bool = False) -> None:
+        """`blind`: when it was over is not known, so the time in it is not counted as waiting."""
         now = time.monotonic()
+        slot = d.RING_AT + (sequence % d.RING_SLOTS) * d.SLOT_SIZE
+        if not blind:
+            entered = d.F64.unpack_from(self._map, slot + 16)[0]
+            self._waited += max(0.0, now - max(entered, self._counted_to))
+            d.F64.pack_into(self._map, d.WAIT_S, self._waited)
+        self._counted_to = now
         d.F64.pack_into(self._map, d.COLL_LEFT_AT, now)
-        d.F64.pack_into(self._map, d.RING_AT + (sequence % d.RING_SLOTS) * 64 + 24, now)
+        d.F64.pack_into(self._map, slot + 24, now)
         d.U64.pack_into(self._map, d.COLL_DONE, sequence)
 
     def collective(self) -> str | None:

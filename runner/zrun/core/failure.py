@@ -20,6 +20,8 @@ class FailureKind(StrEnum):
     """Exit 0 while the other ranks went on."""
     OOM = "oom"
     """Killed by the kernel for memory, or out-of-memory raised."""
+    PREEMPTED = "preempted"
+    """Killed by a signal that zrun did not send, and a notice on its node says why."""
     SETUP = "setup"
     """The job's `setup` commands failed on this node."""
     LAUNCH = "launch"
@@ -55,6 +57,14 @@ class Failure:
     collective: str | None = None
     """For example `all_reduce #17`, if the rank was inside one."""
     pid: int | None = None
+    peak_rss_bytes: int | None = None
+    """The most resident memory its process was seen with."""
+    memory_limit_bytes: int | None = None
+    """Of its cgroup."""
+    full_disks: list[str] = field(default_factory=list)
+    """Disks of the run, its checkpoints or its shared memory that had no room then, in words."""
+    noticed: str | None = None
+    """`had caught ValueError: bad sample (data.py:10)`: an exception of this step that need not have ended the rank."""
     last_lines: list[str] = field(default_factory=list)
 
     def to_dict(self) -> dict[str, Any]:
@@ -74,10 +84,14 @@ class Failure:
             what = self.message
         elif self.exception:
             what = f"{self.exception}: {self.message}" if self.message else self.exception
+        elif self.kind is FailureKind.PREEMPTED:
+            what = f"{self.message}: killed by {self.signal}"
         elif self.signal:
             what = f"killed by {self.signal}"
         elif self.exit_code is not None:
             what = f"exited with code {self.exit_code}"
+            if self.kind is FailureKind.EXITED and self.message:  # sys.exit("why")
+                what += f": {self.message}"
         else:
             what = self.message or self.kind.value
         places = [p for p in (self.where, f"step {self.step}" if self.step else None,

@@ -27,9 +27,18 @@ def encode_mark(step: int, batch: str, at: float) -> bytes:
     return b"\x1ez;%d;%s;%.3f\x1e" % (step, batch.encode(), at)
 
 
+def mark_at(chunk: bytes, place: int) -> Mark | None:
+    """The marker that begins there, if one does."""
+    found = _MARK.match(chunk, place)
+    return _mark(found) if found is not None else None
+
+
 def strip_marks(chunk: bytes) -> tuple[bytes, list[Mark]]:
     """(the script's own bytes, the markers that stood between them, in order)."""
     if b"\x1e" not in chunk:
         return chunk, []
-    found = [Mark(int(m[1]), m[2].decode("ascii", "replace"), float(m[3])) for m in _MARK.finditer(chunk)]
-    return _MARK.sub(b"", chunk), found
+    return _MARK.sub(b"", chunk), [_mark(found) for found in _MARK.finditer(chunk)]
+
+
+def _mark(found: re.Match[bytes]) -> Mark:
+    return Mark(int(found[1]), found[2].decode("ascii", "replace"), float(found[3]))
