@@ -22,12 +22,16 @@ NCCL = (
 )
 STOOD = "the agent of node a stood still for 8 s: its keeper ended the workers"
 SAVE = "save of step 20 failed: rank 1: No space left on device"
+FULL = "/data (0 bytes free of 1048576)"
+BY_HAND = 'Traceback (most recent call last):\n  File "/job/a.py", line 3, in f\n    raise RuntimeError(text)\nRuntimeError: x'
+LOADER = 'Traceback (most recent call last):\n  File "/v/torch/utils/data/dataloader.py", line 9, in f\nConnectionResetError: x'
 STORE = "failed to recv, got 0 bytes"
 
 
 def raised(rank: int, at: float, exception: str, message: str, **more: Any) -> Failure:
     known: dict[str, Any] = {"where": "train.py:10", "step": 5, "phase": "step", "exit_code": 1}
-    return Failure(rank, "a", FailureKind.RAISED, at, exception=exception, message=message, **(known | more))
+    kind = more.pop("kind", FailureKind.RAISED)
+    return Failure(rank, "a", kind, at, exception=exception, message=message, **(known | more))
 
 
 def lost_peer(rank: int, at: float, message: str = CLOSED, **more: Any) -> Failure:
@@ -156,6 +160,41 @@ STORIES = [
             raised(1, 1.1, "zrun.core.errors.CheckpointError", SAVE),
         ], 1, F.DISK, (0,),
     ),
+    Story(
+        "words of the network, raised by hand in the user's own code",
+        [lost_peer(0, 1.0), raised(1, 1.2, "RuntimeError", "connection reset by peer: shard 3", traceback=BY_HAND)], 1,
+        followed=(0,),
+    ),
+    Story(
+        "a rank that says the network's words again is still an echo of a real end",
+        [raised(0, 1.0, "RuntimeError", f"sync failed: {CLOSED}", traceback=BY_HAND), end(1, 1.2, E.EXITED, exit_code=3)],
+        1, followed=(0,), says="code 3",
+    ),
+    Story(
+        "the line to a loader worker broke",
+        [raised(1, 1.0, "ConnectionResetError", "[Errno 104] Connection reset by peer", traceback=LOADER), lost_peer(0, 0.9),
+         killed(2, 1.1, "SIGTERM")], 1, followed=(0, 2), because="DataLoader workers went away",
+    ),
+    Story(
+        "a loader worker killed by the kernel for memory",
+        [raised(1, 1.0, "RuntimeError", "DataLoader worker (pid 4) is killed by signal: Killed.", kind=E.OOM),
+         lost_peer(0, 2.0)], 1, F.OOM, (0,), because="killed one of its DataLoader workers for memory",
+    ),
+    Story(
+        "killed by the kernel, with what it held",
+        [end(1, 1.0, E.OOM, signal="SIGKILL", peak_rss_bytes=900 << 20, memory_limit_bytes=1 << 30)], 1, F.OOM,
+        because="the kernel killed it for memory (peak 900 MiB resident, limit of its cgroup 1,024 MiB)",
+    ),
+    Story(
+        "a full disk that nobody mentions",
+        [raised(1, 1.0, "RuntimeError", "the writer lost its place", phase="save", full_disks=[FULL]), lost_peer(0, 1.1)],
+        1, F.DISK, (0,), says="disk full on /data", because="disk full on /data (0 bytes free of 1048576)",
+    ),
+    Story(
+        "a full disk beside a bug of the script's",
+        [raised(1, 1.0, "ValueError", "bad sample", full_disks=[FULL])], 1, F.CRASH, because="disk full on /data",
+    ),
+    Story("a mapped file that could not grow", [killed(1, 1.0, "SIGBUS", full_disks=[FULL])], 1, F.DISK),
     Story("setup failed", [Failure(-1, "a", E.SETUP, 1.0, exit_code=1)], None, F.SETUP, says="node a: exited"),
     Story("no python", [Failure(-1, "a", E.LAUNCH, 1.0, message="no py")], None, F.SETUP, says="no py"),
     Story(

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from zrun.core.batch import BatchId
 from zrun.core.deck import Phase
 from zrun.core.rows import RankRow, RowFlag
+from zrun.core.standing import Standing
 from zrun.machine.events import Suspected, Suspended
 from zrun.machine.hang import HangJudge
 from zrun.machine.limits import Learned
@@ -95,8 +96,8 @@ SITUATIONS = [
     Situation("two of four do not come", [inside(0, 2.4), row(1, 2.5), row(2, 2.6), inside(3, 2.4)], [1, 2], "not-arrived",
               "2 of 4 ranks in all_reduce #17; ranks 1-2 not there (1: phase step"),
     Situation("it spins", [inside(0, 2.4), row(1, 2.5, cpu=1.0, state="R")], [1], "not-arrived", "busy with 1.0 cores"),
-    Situation("it hangs in its loader", [inside(0, 2.4), row(1, 2.5, F.IN_LOADER)], [1], "not-arrived", "data loader"),
-    Situation("it waits for a disk", [inside(0, 2.4), row(1, 2.5, state="D")], [1], "not-arrived", "uninterruptible"),
+    Situation("it hangs in its loader", [inside(0, 2.4), row(1, 2.5, F.IN_LOADER)], [1], "in-loader", "data loader"),
+    Situation("it waits for a disk", [inside(0, 2.4), row(1, 2.5, state="D")], [1], "uninterruptible", "uninterruptible"),
     Situation(
         "the recorder shows entries only", [row(0, 2.4, coll_seq=17), row(1, 2.5)], [1], "not-arrived",
         "past the entry of all_reduce #17; rank 1 not there",
@@ -115,10 +116,31 @@ SITUATIONS = [
     Situation("all in the loader", [row(r, 2.5, F.IN_LOADER) for r in range(4)], [0, 1, 2, 3], "all-in-loader",
               "all 4 ranks in the data loader"),
     Situation("all stuck outside, idle", all_of(row, [2.5] * 3), [0, 1, 2], "all-stuck", "none in a collective"),
-    Situation("all stuck, one of them in state D", [row(0, 2.5), row(1, 2.5, state="D"), row(2, 2.5)], [1], "behind"),
+    Situation("all stuck, one of them in state D", [row(0, 2.5), row(1, 2.5, state="D"), row(2, 2.5)], [1], "uninterruptible"),
     Situation("the only rank sleeps", [row(0, 2.5)], [0], "all-stuck", "the only rank"),
     Situation("all spin: a longer wait", all_of(row, [3.1] * 2, cpu=1.0, state="R"), [0, 1], "all-stuck"),
     Situation("all spin: not yet", all_of(row, [2.5] * 2, cpu=1.0, state="R"), None),
+    Situation("all spin and one holds its interpreter", [row(0, 2.5, cpu=1.0), row(1, 2.5, F.GIL_HELD, cpu=1.0)], [1],
+              "gil-held", "interpreter blocked (GIL)"),
+    Situation("all stuck, one holds its interpreter", [row(0, 2.5), row(1, 2.5, F.GIL_HELD), row(2, 2.5)], [1], "gil-held",
+              "rank 1 behind"),
+    # what its own state says
+    Situation("native code holds the interpreter", [inside(0, 2.4), row(1, 2.5, F.GIL_HELD)], [1], "gil-held",
+              "rank 1 not there (phase step, step 41, batch e0-s000041-7f3a9c21, alive, interpreter blocked (GIL))"),
+    Situation("one of two absent ones holds its interpreter", [inside(0, 2.4), row(1, 2.5, F.GIL_HELD), row(2, 2.5)],
+              [1, 2], "not-arrived"),
+    Situation("both absent ones wait for a disk", [inside(0, 2.4), row(1, 2.5, state="D"), row(2, 2.5, state="D")], [1, 2],
+              "uninterruptible"),
+    Situation("the interpreter is held under the limit", [inside(0, 1.8), row(1, 1.9, F.GIL_HELD)], None),
+    Situation("the only rank holds its interpreter", [row(0, 2.5, F.GIL_HELD, cpu=1.0)], [0], "gil-held"),
+    # slow but moving
+    Situation("it moves and does not come", [inside(0, 12.0), row(1, 0.3)], [1], "slow",
+              "rank 0 of 2 ranks have waited 12.0 s in all_reduce #17; rank 1 moves, but does not come"),
+    Situation("it moves and others have not waited long", [inside(0, 8.0), row(1, 0.3)], None),
+    Situation("it moves in its eval", [inside(0, 60.0), row(1, 0.3, phase=Phase.EVAL)], None),
+    # signs that contradict each other
+    Situation("all that are outside came further", [inside(0, 2.5), row(1, 2.5, coll_seq=20)], [0, 1], "inconclusive",
+              "it is not clear for whom they wait: rank 1 came further than the others"),
     # without the recorder
     Situation(
         "no recorder, one is a step behind",
@@ -133,13 +155,17 @@ SITUATIONS = [
               "in all_reduce #17", provable=True),
     Situation("stopped, seen only by its neighbour", [inside(0, 0.4), stopped(1, 0.6)], [1], "stopped", provable=True),
     Situation("stopped for a moment", [inside(0, 0.4), stopped(1, 0.4, SECOND)], None),
+    Situation("a node of two is frozen", [inside(0, 2.6), inside(1, 2.6), stopped(2, 2.7, age=3.0), stopped(3, 2.7)], [2, 3],
+              "node-frozen", "node b is frozen: all its ranks (ranks 2-3) stopped by a signal", provable=True, nodes="aabb"),
+    Situation("one rank of the other node", [inside(0, 2.6), inside(1, 2.6), inside(2, 2.6), stopped(3, 2.7, SECOND)], [3],
+              "stopped", provable=True, nodes="aabb"),
     Situation("stopped in set-up", [row(0, 0.6, phase=Phase.SETUP, step=0),
                                     stopped(1, 0.6, SECOND, phase=Phase.SETUP, step=0)], [1], "stopped", provable=True),
     Situation("two of three stopped", [inside(0, 0.4), stopped(1, 0.9, SECOND), stopped(2, 0.9, SECOND)], [1, 2],
               "stopped", "ranks 1-2 stopped", provable=True),
     Situation("a node that a scheduler may be suspending", [inside(0, 0.9), stopped(1, 0.9)], None, nodes="ab"),
-    Situation("a node that stays stopped alone", [inside(0, 2.6), stopped(1, 2.7)], [1], "stopped", provable=True,
-              nodes="ab"),
+    Situation("a node that stays stopped alone", [inside(0, 2.6), stopped(1, 2.7)], [1], "node-frozen",
+              "node b is frozen: all its ranks (rank 1) stopped by a signal", provable=True, nodes="ab"),
     # slow is not hung
     Situation("healthy", all_of(row, [0.01, 0.04], cpu=0.9), None),
     Situation("waiting under the limit", [inside(0, 1.8), row(1, 1.9)], None),
@@ -207,6 +233,96 @@ def test_moving_files_of_the_suspect_do_not_delay_its_name_and_are_said_with_it(
     [said] = watch.look([inside(0, 6.4), row(1, 6.5)], after=3.0)
     assert isinstance(said, Suspected)
     assert (said.ranks, said.busy, said.cleared) == ([1], False, False)
+
+
+def test_a_stack_inside_a_save_or_a_compilation_defers_the_end_as_moving_files_do() -> None:
+    watch = Watch(ranks=2)
+    said = watch.named([inside(0, 2.4), row(1, 2.5, F.AT_WORK)])
+    assert said.busy
+    assert "rank 1 saves or compiles, as its stack says" in said.because
+
+
+def test_how_far_a_name_can_be_trusted_is_said() -> None:
+    assert Watch(ranks=2).named([inside(0, 2.4), row(1, 2.5)]).confidence == "likely"
+    assert Watch(ranks=2).named([inside(0, 0.4), stopped(1, 0.6, SECOND)]).confidence == "proved"
+    bare = [replace(row(r, 2.5), flags=F.ALIVE, **BARE) for r in range(2)]
+    assert Watch(ranks=2).named(bare).confidence == "unsure"
+
+
+def test_a_slow_rank_is_taken_back_when_the_others_are_free_again() -> None:
+    watch = Watch(ranks=2)
+    watch.named([inside(0, 12.0), row(1, 0.3)])
+    assert watch.look([inside(0, 13.0), row(1, 0.3)], after=1.0) == []
+    [back] = watch.look([row(0, 0.2, step=42), row(1, 0.2, step=42)], after=1.0)
+    assert isinstance(back, Suspected)
+    assert back.cleared
+    assert watch.judge.learned().pauses_s == ()
+
+
+def test_a_slow_rank_that_then_stands_still_is_said_again() -> None:
+    watch = Watch(ranks=2)
+    watch.named([inside(0, 12.0), row(1, 0.3)])
+    [said] = watch.look([inside(0, 15.0), row(1, 3.3, F.IO_MOVING)], after=3.0)
+    assert isinstance(said, Suspected)
+    assert (said.kind, said.busy) == ("not-arrived", True)
+
+
+STUCK = Standing(7, 5, "all_reduce", 8, inside=True, blocking=True)
+
+
+def crossed(blocking: bool) -> dict[int, list[Standing]]:
+    """Ranks 0 and 1 wait for each other in two groups."""
+    return {
+        0: [Standing(8, 4, "all_reduce", 8, inside=False), replace(STUCK, blocking=blocking)],
+        1: [Standing(7, 4, "all_reduce", 8, inside=False), replace(STUCK, group=8, blocking=blocking)],
+    }
+
+
+@pytest.mark.parametrize(("blocking", "cpu", "proved"), [(True, 0.0, True), (True, 0.9, False), (False, 0.0, False)])
+def test_a_deadlock_is_proved_only_of_idle_ranks_that_can_do_nothing_else(
+    blocking: bool, cpu: float, proved: bool
+) -> None:
+    watch = Watch(ranks=2)
+    rows = {rank: inside(rank, 2.5, cpu=cpu) for rank in range(2)}
+    watch.now += 0.25
+    ages, nodes = dict.fromkeys(rows, 0.0), dict.fromkeys(rows, "a")
+    [said] = watch.judge.look(rows, watch.now, ages, nodes, 0, None, crossed(blocking))
+    assert isinstance(said, Suspected)
+    assert (said.kind, said.ranks, said.provable) == ("deadlock", [0, 1], proved)
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.data())
+def test_naming_does_not_depend_on_the_numbers_of_ranks(data: st.DataObject) -> None:
+    """Any rows, with any standings: the same ranks are named when all of them are numbered anew."""
+    count = data.draw(st.integers(1, 5))
+    flags = st.sampled_from([F(0), F.IN_COLLECTIVE, F.GIL_HELD, F.IN_LOADER, F.IO_MOVING])
+    rows = [
+        row(rank, data.draw(st.sampled_from([0.2, 2.5, 12.0])), data.draw(flags),
+            coll_seq=data.draw(st.integers(15, 17)), cpu=data.draw(st.sampled_from([0.0, 1.0])),
+            state=data.draw(st.sampled_from("RSD")), coll_op=data.draw(st.sampled_from(["all_reduce", "send"])))
+        for rank in range(count)
+    ]  # fmt: skip
+    one = st.builds(Standing, st.integers(1, 2), st.integers(1, 3), st.sampled_from(["all_reduce", "broadcast"]),
+                    st.just(8), st.booleans(), st.booleans())  # fmt: skip
+    at = {r.rank: data.draw(st.lists(one, max_size=2, unique_by=lambda s: s.group)) for r in rows}
+    order = data.draw(st.permutations(range(count)))
+    first, second = _named(rows, at), _named(
+        [replace(r, rank=order[r.rank]) for r in rows], {order[rank]: here for rank, here in at.items()}
+    )  # fmt: skip
+    assert (first is None) is (second is None)
+    if first is not None and second is not None:
+        assert {order[rank] for rank in first.ranks} == set(second.ranks)
+        assert (first.kind, first.provable, first.busy) == (second.kind, second.provable, second.busy)
+
+
+def _named(rows: Sequence[RankRow], at: Mapping[int, Sequence[Standing]]) -> Suspected | None:
+    watch = Watch(ranks=len(rows))
+    by_rank = {r.rank: r for r in rows}
+    said = watch.judge.look(
+        by_rank, watch.now + 0.25, dict.fromkeys(by_rank, 0.0), dict.fromkeys(by_rank, "a"), 0, None, at
+    )
+    return said[0] if said and isinstance(said[0], Suspected) else None
 
 
 def test_what_the_waiting_ranks_print_does_not_make_the_suspect_busy() -> None:

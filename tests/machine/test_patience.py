@@ -1,8 +1,10 @@
 """Between the naming of a suspect and its end: only time in which its files do not move counts."""
 
-from tests.machine.playbook import After, gives, opens, records, running, spec_of, suspects
+from msgspec.structs import replace
+from tests.machine.playbook import After, ended, gives, killed, opens, records, running, spec_of, suspects
 
-from zrun.machine.faults import BUSY_S
+from zrun.machine.events import RollCalled
+from zrun.machine.faults import BUSY_S, PATIENCE_S
 from zrun.machine.moves import Stage
 from zrun.spec.job import Watchdog
 
@@ -40,6 +42,36 @@ def test_proof_does_not_wait_for_files() -> None:
     play = running(PATIENT)
     play.given(suspects(1, busy=True), suspects(1, provable=True))
     assert play.job.stage is Stage.SETTLING
+
+
+def test_one_whose_native_code_holds_the_interpreter_has_twice_the_patience_unless_it_is_stated() -> None:
+    held = replace(suspects(1), kind="gil-held")
+    play = running()
+    play.given(held, After(1.9 * PATIENCE_S))
+    assert play.job.stage is Stage.RUNNING
+    play.given(After(0.2 * PATIENCE_S))
+    assert play.job.stage is not Stage.RUNNING
+    stated = running(PATIENT)
+    stated.given(held, After(31.0))
+    assert stated.job.stage is not Stage.RUNNING
+
+
+def test_a_slow_suspect_is_never_ended() -> None:
+    play = running(PATIENT)
+    play >> replace(suspects(1, busy=True), kind="slow") << opens("hang", suspicion=True) << gives("a", collects=1)
+    play.given(After(10 * BUSY_S))
+    assert play.job.stage is Stage.RUNNING
+    assert "slow is not hung" in play.job.reason
+
+
+def test_what_the_roll_call_tells_of_a_failure_is_among_its_reasons() -> None:
+    play = running()
+    play.given(ended("a", 1, killed(0)))
+    because = ["different sizes in all_reduce #40: rank 0 32 bytes; rank 1 64 bytes"]
+    play.given(RollCalled(1, because))
+    [incident] = play.job.incidents
+    assert incident.verdict is not None
+    assert incident.verdict.because[1] == because[0]
 
 
 def test_a_busy_suspect_that_moves_again_was_a_false_alarm() -> None:

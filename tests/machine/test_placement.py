@@ -37,6 +37,10 @@ def test_no_more_seats_than_asked_for_and_as_many_as_there_are() -> None:
         ({"fresh": False}, "a was not heard since the coordinator began"),
         ({"leaving_in_s": 9.0}, "a is about to leave"),
         ({"doing": Doing.STOPPING}, "a is still stopping"),
+        (
+            {"stuck": ("process 7 cannot be killed",)},
+            "a has a process that outlived its end and may hold GPUs and ports: process 7 cannot be killed",
+        ),
     ],
 )
 def test_a_node_that_cannot_have_a_seat_is_told_with_the_reason(more: dict[str, Any], why: str) -> None:

@@ -33,6 +33,8 @@ class Report:
     resumed: int
     stopped_at: int | None
     failures: tuple[dict[str, Any], ...]
+    port: int = 0
+    """Of the store, if this node hosts it."""
 
 
 class Agent:
@@ -57,7 +59,8 @@ class Agent:
         self.attempt = self.seen = self.collected = 0
         self.failures: list[dict[str, Any]] = []
         self.stopped_at: int | None = None
-        self.alone = False
+        self.alone = self.hosts = False
+        self.port = 0
         self._every(1.0, self.report)
         self._every(0.2, self.check_touch)
         self._every(STEP_S, self.work)
@@ -91,7 +94,7 @@ class Agent:
         told = Report(
             self.name, self.boot, self.serial, self.order_serial, self.doing, self.attempt, self.seen, self.collected,
             training.step if training else 0, training.resumed if training else 0, self.stopped_at,
-            tuple(self.failures),
+            tuple(self.failures), self.port if self.hosts else 0,
         )  # fmt: skip
         self.world.send(self.name, lambda: self.submit(told))
 
@@ -123,6 +126,8 @@ class Agent:
         if order.run is not None:
             if order.run.attempt > self.seen:
                 self._start(order.run)
+            elif order.run.attempt == self.attempt and order.run.master_port not in {0, self.port}:
+                self._port_told(order.run.master_port)
             return
         self.seen = max(self.seen, order.attempt)
         if self.world.alive.get(self.name) and order.ending is not None and order.ending.how is End.SAVE:
@@ -139,13 +144,40 @@ class Agent:
         self.seen = self.attempt = plan.attempt
         self.failures, self.stopped_at = [], None
         self.doing = Doing.STARTING
-        self.alone = plan.nnodes == 1
-        self.world.attempt(plan.attempt, tuple(plan.peers))
-        self.world.born(self.name, plan.attempt)
+        self.alone, self.hosts = plan.nnodes == 1, plan.node_rank == 0
+        self.port = 0
+        self.world.attempt(plan.attempt, tuple(peer.node for peer in plan.peers))
+        if self.hosts:
+            self._port_told(self.world.chance.randint(20000, 31999))
+        elif plan.master_port:
+            self._port_told(plan.master_port)
+
+    def _port_told(self, port: int) -> None:
+        """Where the store is, is known now, or has changed before any rank was there: ranks begin (again)."""
+        if self.doing is not Doing.STARTING:
+            return
+        if self.port and not self.hosts and self.world.bugs.old_port_kept:
+            return
+        self.port = port
+        self.world.born(self.name, self.attempt)
+        if self.hosts and not self.alone and self.world.chance.random() < self.world.taken:
+            self._soon(1.0, self._port_taken)
+            return
+        self.world.ports[self.name] = (self.attempt, port)
         self._soon(1.0, self._running)
 
-    def _running(self) -> None:
+    def _port_taken(self) -> None:
+        """torchrun found somebody else at the port it was given: another one, same attempt."""
         if self.doing is Doing.STARTING:
+            self.world.tell(f"{self.name}: port {self.port} is taken")
+            self._port_told(self.port % 31999 + 1)
+            self.report()
+
+    def _running(self) -> None:
+        """Ranks are there once all nodes found the store."""
+        if self.doing is Doing.STARTING and self.training and not self.world.meet(self.training):
+            self._soon(0.5, self._running)
+        elif self.doing is Doing.STARTING:
             self.doing = Doing.RUNNING
             self.report()
 
@@ -202,7 +234,9 @@ class Agent:
 
     def check_touch(self) -> None:
         """Out of touch: is the coordinator down, or am I cut off?"""
-        if self.alone or self.world.bugs.no_self_stop or not self.world.alive.get(self.name):
+        if self.alone or self.world.bugs.no_self_stop:
+            return
+        if not self.world.alive.get(self.name) and self.doing is not Doing.STARTING:
             return
         if self.world.now - max(self.contact, self.world.coordinator_since) < LEASE_S - MARGIN_S:
             return

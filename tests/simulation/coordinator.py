@@ -186,7 +186,8 @@ class Coordinator:
         if seen.told is None or old is None or without(old) != without(report):
             seen.told = NodeHeard(
                 report.node, report.boot, report.doing, report.attempt, report.seen, collected=report.collected,
-                stopped_at=report.stopped_at, step=max(0, report.step),
+                stopped_at=report.stopped_at, step=max(0, report.step), address=f"10.0.0.{ord(report.node)}",
+                peer_port=4000, master_port=report.port,
             )  # fmt: skip
             self.emit(seen.told)
 

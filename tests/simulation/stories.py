@@ -34,6 +34,7 @@ class Plot:
     how_many: int | None = None
     nodes: int | None = None
     commands: bool = True
+    taken: float | None = None
 
 
 def play(
@@ -42,6 +43,7 @@ def play(
     """Raises BrokenInvariantError, with the story, if something went wrong."""
     world, plot = World(seed, bugs or Bugs()), plot or Plot()
     world.network = plot.network or world.network
+    world.taken = world.taken if plot.taken is None else plot.taken
     try:
         return _play(world, make, plot), world
     except AssertionError as error:

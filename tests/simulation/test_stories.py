@@ -11,7 +11,7 @@ from tests.simulation.world import CALM, ROUGH, BrokenInvariantError, Bugs
 from zrun.core.ids import JobId
 from zrun.core.states import JobState
 from zrun.machine import ending, faults, nodes, orders, starting
-from zrun.machine.actions import Action
+from zrun.machine.actions import Action, Note
 from zrun.machine.events import Event, NodeHeard
 from zrun.machine.job import JobMachine
 
@@ -70,6 +70,22 @@ def test_a_cut_off_agent_that_does_not_end_its_workers_is_caught() -> None:
     assert "two attempts alive" in caught(Bugs(no_self_stop=True))
 
 
+TAKEN_PORTS = Plot(CALM, how_many=0, nodes=3, commands=False, taken=0.5)
+
+
+def test_a_taken_port_costs_no_attempt() -> None:
+    assert {len(play(seed, plot=TAKEN_PORTS)[0].attempts) for seed in range(20)} == {1}
+
+
+def test_an_agent_that_keeps_looking_for_the_store_where_it_is_no_more_is_caught() -> None:
+    assert "does not end" in caught(Bugs(old_port_kept=True), plot=TAKEN_PORTS)
+
+
+def test_a_port_that_is_not_told_to_the_others_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nodes, "_take_store", lambda _turn, _event: None)
+    assert "does not end" in caught(plot=Plot(CALM, nodes=2))
+
+
 def test_going_on_without_waiting_for_leases_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ending, "still_up", lambda _job: [])
     monkeypatch.setattr(starting, "strays", lambda _job: [])
@@ -123,7 +139,8 @@ class Forgetful(JobMachine):
 
     def handle(self, event: Event, number: int, now: float) -> list[Action]:
         actions = super().handle(event, number, now)
-        return actions[:-1] if self.life % 2 and isinstance(event, NodeHeard) else actions
+        forgets = self.life % 2 and isinstance(event, NodeHeard)  # words alone: without an order nothing would go on
+        return [action for action in actions if not (forgets and isinstance(action, Note))]
 
 
 class Late(JobMachine):

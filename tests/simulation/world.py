@@ -29,6 +29,7 @@ class Bugs:
     runs_said_once: bool = False
     dead_self_obeyed: bool = False
     no_self_stop: bool = False
+    old_port_kept: bool = False
 
 
 @dataclass
@@ -75,9 +76,13 @@ class World:
         self.stopped_themselves = 0
         """How often an agent took itself for cut off."""
         self.training: dict[int, Training] = {}
+        self.ports: dict[str, tuple[int, int]] = {}
+        """Node -> (attempt, the port at which its ranks look for the store)."""
         self.story: list[str] = []
         pick = self.chance.choice
         self.network = Chances(pick([0.0, 0.05, 0.25]), pick([0.0, 0.1]), pick([0.02, 0.3]), pick([0.0, 0.0, 0.05]))
+        self.taken = pick([0.0, 0.0, 0.4])
+        """How often somebody else is at the port that was picked for the store."""
         self._queue: list[tuple[float, int, Callable[[], None]]] = []
         self._ties = count()
 
@@ -114,6 +119,10 @@ class World:
         if others:
             raise BrokenInvariantError(f"two attempts alive: {attempt} on {node}, and {others}")
 
+    def meet(self, training: Training) -> bool:
+        """Do all look for the store at one port?"""
+        return len({self.ports.get(node) for node in training.nodes}) == 1
+
     def dead(self, node: str) -> None:
         if self.alive.pop(node, 0):
             self.tell(f"{node}: workers are gone")
@@ -127,6 +136,8 @@ class World:
 
     def steps(self, training: Training) -> None:
         """One step of all ranks, if all of them live and none hangs."""
+        if not self.meet(training):
+            return
         if training.hung or training.broken or not all(self.alive.get(n) == training.attempt for n in training.nodes):
             return
         if training.step < TOTAL_STEPS:

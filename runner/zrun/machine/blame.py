@@ -5,14 +5,23 @@ The words of an echo are in echo.py, those of a verdict in wording.py.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from zrun.core.failure import Failure, FailureKind
 from zrun.core.states import FaultClass
 from zrun.machine.echo import Weight, disk_full, disk_words, out_of_memory, says_disk_full, waited_in_vain, weigh
 from zrun.machine.events import Suspected
 from zrun.machine.sameness import OFTEN_SENT_BY_OTHERS, blanked, key_of
-from zrun.machine.wording import about_followers, headline_of, in_short, side_notes, span, why_first
+from zrun.machine.wording import (
+    about_disks,
+    about_followers,
+    about_memory,
+    headline_of,
+    in_short,
+    side_notes,
+    span,
+    why_first,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +36,8 @@ class Verdict:
     because: tuple[str, ...]
     followed: tuple[int, ...]
     """Ranks that failed only as a consequence."""
+    alike: tuple[int, ...]
+    """Ranks that ended in the same way as the first cause, that one too."""
     same_as: str
     """Equal for two failures that are the same but for numbers: pids, addresses, steps."""
 
@@ -58,10 +69,13 @@ def _newest_of_each(failures: Sequence[Failure]) -> list[Failure]:
 def _explains(proof: Failure | None, suspicion: Suspected, failures: Sequence[Failure]) -> bool:
     """Is a failure a better answer than the suspicion?
 
-    An exception under way in the suspect is, and what a node did to its ranks, and another rank's own failure when the
-    suspect only left early; so is any cause while the suspicion was neither proved nor acted on.
+    An exception under way in the suspect is, unless the script had caught it and stayed with it. So is what a node did
+    to its ranks, another rank's own failure when the suspect only left early, and any cause while the suspicion was
+    neither proved nor acted on.
     """
     if proof is None or proof.kind is FailureKind.HUNG:
+        return False
+    if proof.rank in suspicion.ranks and proof.noticed:
         return False
     if proof.kind is FailureKind.NODE or proof.rank in suspicion.ranks:
         return True
@@ -75,6 +89,9 @@ def _hung(suspicion: Suspected, failures: Sequence[Failure]) -> Verdict:
     ranks = sorted(suspicion.ranks)
     rank = ranks[0] if ranks else None
     own = next((f for f in failures if f.rank == rank), None)
+    noticed = f"rank {own.rank} {own.noticed}" if own is not None and own.noticed else ""
+    if own is not None and noticed:
+        own = replace(own, kind=FailureKind.HUNG, where=suspicion.where or own.where)
     early = suspicion.kind == "early-exit"
     others = [f for f in failures if f.rank not in suspicion.ranks]
     return Verdict(
@@ -83,8 +100,9 @@ def _hung(suspicion: Suspected, failures: Sequence[Failure]) -> Verdict:
         node=suspicion.node or (own.node if own else None),
         failure=own,
         headline=suspicion.roll_call,
-        because=(*suspicion.because, *about_followers(others, since=None)),
+        because=(*suspicion.because, *filter(None, [noticed]), *about_followers(others, since=None)),
         followed=_ranks(others),
+        alike=tuple(ranks),
         same_as=f"{suspicion.kind}|{span(ranks) if ranks else 'nobody'}|{blanked(suspicion.collective or '')}|"
         f"{suspicion.where or ''}",
     )
@@ -101,14 +119,16 @@ def _first(cause: Failure, ordered: Sequence[Failure], lost_nodes: Sequence[str]
             f"node {', '.join(lost_nodes)} was lost as well; the failure above was reported, so it comes first"
         )
     headline = headline_of(cause)
-    if fault is FaultClass.DISK and not says_disk_full(headline) and disk_words(cause):
-        headline += f": {in_short(disk_words(cause))}"
+    if fault is FaultClass.DISK and not says_disk_full(headline):
+        told = disk_words(cause) or next(iter(about_disks(cause)), "")
+        headline += f": {in_short(told)}" if told else ""
     if len(alike) > 1 and cause.rank >= 0 and cause.kind is not FailureKind.NODE:
         headline = span(f.rank for f in alike) + headline[len(f"rank {cause.rank}") :]
     if cause.kind is FailureKind.SIGNALED and cause.signal in OFTEN_SENT_BY_OTHERS and len(alike) == 1:
         key = f"{key}|rank {cause.rank}"
     rank = cause.rank if cause.rank >= 0 and cause.kind is not FailureKind.NODE else None
-    return Verdict(fault, rank, cause.node, cause, headline, tuple(reasons), _ranks(rest), key)
+    together = _ranks(alike) if rank is not None else ()
+    return Verdict(fault, rank, cause.node, cause, headline, tuple(reasons), _ranks(rest), together, key)
 
 
 def _node_lost(lost: Sequence[str], failures: Sequence[Failure]) -> Verdict:
@@ -116,7 +136,7 @@ def _node_lost(lost: Sequence[str], failures: Sequence[Failure]) -> Verdict:
     first = f"node {names} fell silent and no rank reported a failure of its own"
     return Verdict(
         FaultClass.NODE, None, lost[0], None, f"node {names} was lost",
-        (first, *about_followers(failures, since=None)), _ranks(failures), f"node lost|{names}",
+        (first, *about_followers(failures, since=None)), _ranks(failures), (), f"node lost|{names}",
     )  # fmt: skip
 
 
@@ -132,7 +152,7 @@ def _only_echoes(ordered: Sequence[Failure]) -> Verdict:
         )
         return Verdict(
             FaultClass.CRASH, first.rank, first.node, first, headline_of(first), reasons,
-            _ranks(f for f in ordered if f is not first), key_of(first),
+            _ranks(f for f in ordered if f is not first), (first.rank,), key_of(first),
         )  # fmt: skip
     absent = [f for f in ordered if weigh(f) is Weight.OURS and f.collective is None]
     waiting = span(f.rank for f in echoes)
@@ -141,7 +161,7 @@ def _only_echoes(ordered: Sequence[Failure]) -> Verdict:
         reasons = (f"{waiting} waited{where} until the collective's own time limit; nobody is known to have died",)
         return Verdict(
             FaultClass.HANG, first.rank, first.node, first, headline_of(first), reasons,
-            _ranks(f for f in ordered if f is not first), key_of(first),
+            _ranks(f for f in ordered if f is not first), (first.rank,), key_of(first),
         )  # fmt: skip
     culprit = absent[0]
     place = f" ({culprit.where})" if culprit.where else ""
@@ -159,6 +179,7 @@ def _only_echoes(ordered: Sequence[Failure]) -> Verdict:
         headline,
         reasons,
         _ranks(rest),
+        _ranks(absent),
         f"not-arrived|{culprit.rank}",
     )
 
@@ -167,7 +188,7 @@ def _no_trace(failures: Sequence[Failure]) -> Verdict:
     return Verdict(
         FaultClass.CRASH, None, None, None, "the attempt ended without a trace of why",
         ("no rank left a failure of its own", *about_followers(failures, since=None)),
-        _ranks(failures), "no trace",
+        _ranks(failures), (), "no trace",
     )  # fmt: skip
 
 
@@ -184,16 +205,17 @@ def _classify(cause: Failure, *, ran_before: bool) -> tuple[FaultClass, list[str
             return FaultClass.HANG, []
         case FailureKind.NODE:
             return FaultClass.NODE, ["its ranks were well until then: the node failed them"]
+        case FailureKind.PREEMPTED:
+            return FaultClass.PREEMPTION, [f"a notice on node {cause.node} said so: {in_short(cause.message or '')}"]
         case FailureKind.EARLY:
             return FaultClass.CRASH, ["a rank that leaves early leaves the others waiting for it, whatever its code"]
         case _:
             pass
     if out_of_memory(cause):
-        by_kernel = cause.kind is FailureKind.OOM and not cause.exception
-        return FaultClass.OOM, ["the kernel killed it for memory" if by_kernel else "it ran out of memory"]
+        return FaultClass.OOM, [about_memory(cause)]
     if disk_full(cause):
-        return FaultClass.DISK, ["a disk or a quota is full"]
-    return FaultClass.CRASH, side_notes(cause)
+        return FaultClass.DISK, about_disks(cause) or ["a disk or a quota is full"]
+    return FaultClass.CRASH, [*side_notes(cause), *about_disks(cause)]
 
 
 def _ranks(failures: Iterable[Failure]) -> tuple[int, ...]:

@@ -99,7 +99,8 @@ def _leave_at_once(turn: Turn, wish: Wish) -> None:
     job = turn.job
     job.timed_out = wish.timed_out
     newest = max((c.step for c in job.checkpoints), default=None)
-    words = "no process was alive" + (f", the newest checkpoint is step {newest}" if newest is not None else "")
+    words = "what was left could not be killed" if job.stuck else "no process was alive"
+    words += f", the newest checkpoint is step {newest}" if newest is not None else ""
     turn.finish(Stage.PREEMPTED if wish.what == "preempt" else Stage.STOPPED, f"{wish.why}; {words}")
 
 

@@ -8,6 +8,7 @@ from enum import IntEnum
 from typing import Final
 
 from zrun.core.failure import Failure, FailureKind
+from zrun.machine.excerpt import raised_by_hand
 
 
 class Weight(IntEnum):
@@ -83,7 +84,14 @@ _DISK: Final = _words(
     r"\bedquot\b",
     r"\[errno (28|122|27)\]|file too large",
 )
-_DISK_DISGUISED: Final = _words(r"unexpected pos \d+ vs \d+", r"pytorchstreamwriter failed writing")
+_DISK_DISGUISED: Final = _words(
+    r"unexpected pos \d+ vs \d+", r"pytorchstreamwriter failed writing", r"basic_ios::clear: iostream error"
+)
+_WRITES: Final = _words(
+    r"inline_container|streamwriter|\bwrit(e|ing)\b|\bflush|\bdump(s|ing)?\b",
+    r"^(OSError|IOError)\b|sqlite3\.",
+    r"checkpoint|\bsav(e|ing)\b",
+)
 _OTHER_RANKS: Final = re.compile(r"\brank (\d+)\b")
 _OFTEN_SENT: Final = {"SIGTERM", "SIGHUP", "SIGINT", "SIGPIPE", "SIGQUIT"}
 
@@ -108,10 +116,19 @@ def out_of_memory(failure: Failure) -> bool:
 
 def disk_full(failure: Failure) -> bool:
     """True also for the words that torch's file writer hides a full disk behind."""
+    if failure.kind is FailureKind.SIGNALED and failure.signal == "SIGBUS":
+        return bool(failure.full_disks)  # a mapped file that cannot grow
+    if failure.kind not in {FailureKind.RAISED, FailureKind.EXITED, FailureKind.LAUNCH}:
+        return False
     text = text_of(failure)
-    return failure.kind in {FailureKind.RAISED, FailureKind.EXITED, FailureKind.LAUNCH} and bool(
-        _DISK.search(text) or _DISK_DISGUISED.search(text)
-    )
+    return bool(_DISK.search(text) or _DISK_DISGUISED.search(text) or _wrote_in_vain(failure))
+
+
+def _wrote_in_vain(failure: Failure) -> bool:
+    """There was no room, and it failed in what writes: its words need not say so."""
+    if not failure.full_disks:
+        return False
+    return failure.phase == "save" or bool(_WRITES.search(f"{failure.exception}: {text_of(failure)}"))
 
 
 def says_disk_full(text: str) -> bool:
@@ -121,6 +138,11 @@ def says_disk_full(text: str) -> bool:
 def disk_words(failure: Failure) -> str:
     """The line that says that a disk is full; "" if none says so in plain words."""
     return next((line.strip() for line in text_of(failure).splitlines() if _DISK.search(line)), "")
+
+
+def loader_gone(failure: Failure) -> bool:
+    """The rank saw the line to its own DataLoader worker break: no peer has to do with that."""
+    return short_type(failure) in _PYTHON_TYPES and "torch/utils/data/dataloader.py" in (failure.traceback or "")
 
 
 def waited_in_vain(failure: Failure) -> bool:
@@ -135,6 +157,8 @@ def weigh(failure: Failure) -> Weight:
         case FailureKind.EARLY:
             return Weight.EARLY
         case FailureKind.OOM | FailureKind.SETUP | FailureKind.LAUNCH | FailureKind.HUNG | FailureKind.NODE:
+            return Weight.CAUSE
+        case FailureKind.PREEMPTED:
             return Weight.CAUSE
         case FailureKind.SIGNALED:
             return _weigh_signal(failure)
@@ -156,12 +180,12 @@ def _weigh_words(failure: Failure) -> Weight:
     if out_of_memory(failure) or (failure.exception and _DISK.search(text)):
         return Weight.ECHO if _speaks_of_another(failure) else Weight.CAUSE
     if _in_network_words(failure, _TIMEOUT) or _in_network_words(failure, _GONE):
-        return Weight.ECHO
+        return Weight.WEAK if raised_by_hand(failure.traceback) else Weight.ECHO
     if _speaks_of_another(failure) or _LOADER_ENDED.search(text):
         return Weight.ECHO
     if short_type(failure) == "KeyboardInterrupt" or _DISK_DISGUISED.search(text):
         return Weight.WEAK
-    if short_type(failure) in _PYTHON_TYPES:
+    if short_type(failure) in _PYTHON_TYPES and not loader_gone(failure):
         return Weight.WEAK
     return Weight.CAUSE
 
@@ -169,7 +193,7 @@ def _weigh_words(failure: Failure) -> Weight:
 def _in_network_words(failure: Failure, words: re.Pattern[str]) -> bool:
     """Network words count only from those that speak with peers: torch itself, or lines printed by who knows whom."""
     text = text_of(failure)
-    if "DataLoader worker" in text:
+    if "DataLoader worker" in text or loader_gone(failure):
         return False
     through_torch = "torch/distributed" in (failure.traceback or "") or failure.collective is not None
     if failure.exception and short_type(failure) not in _TORCH_TYPES and not through_torch:

@@ -44,6 +44,14 @@ class NodeHeard(_Event, frozen=True):
     """How many ranks the node has told of in `attempt`; 0 = not known yet."""
     warned: tuple[str, ...] = ()
     """What the agent had to do for a rank to be over, for example end it after watchdog.exit."""
+    stuck: tuple[str, ...] = ()
+    """Processes of the job that cannot be ended (state D), in words."""
+    swept: tuple[str, ...] = ()
+    """What dead processes of `attempt` had left outside its folders, in words."""
+    address: str = ""
+    peer_port: int = 0
+    master_port: int = 0
+    """Where the store of `attempt` listens, if this node hosts it."""
 
 
 class NodeGone(_Event, frozen=True):
@@ -130,7 +138,16 @@ class Suspected(_Event, frozen=True):
     blind_s: float = 0.0
     """How long nothing had moved when this was said."""
     busy: bool = False
-    """A suspect reads or writes files: named all the same, but ending it waits."""
+    """A suspect reads or writes files, saves or compiles: named all the same, but ending it waits."""
+    confidence: str = ""
+    """proved | likely | unsure: how far the name can be trusted."""
+
+
+class RollCalled(_Event, frozen=True):
+    """Where the ranks stood when one failed tells by itself why: different collectives or sizes at one place."""
+
+    attempt: int
+    because: list[str]
 
 
 class Suspended(_Event, frozen=True):
@@ -164,6 +181,6 @@ class TimerFired(_Event, frozen=True):
 
 Event = (
     Submitted | NodeHeard | NodeGone | NodeSilent | RankEnded | AttemptStarted | ProgressVerified
-    | CheckpointCommitted | CheckpointsPruned | SaveFailed | Suspected | Suspended | Command | DurationOver
+    | CheckpointCommitted | CheckpointsPruned | SaveFailed | Suspected | RollCalled | Suspended | Command | DurationOver
     | CoordinatorStarted | TimerFired
 )  # fmt: skip

@@ -4,13 +4,14 @@ Whose fault it was says blame.py; what is done after it says ending.py. Knows no
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from zrun.core.failure import Failure, FailureKind
 from zrun.core.states import FaultClass
 from zrun.machine.blame import blame
 from zrun.machine.echo import Weight, weigh
-from zrun.machine.events import RankEnded, Suspected
+from zrun.machine.events import RankEnded, RollCalled, Suspected
 from zrun.machine.moves import ORDERED, TRAINING, Stage
 from zrun.machine.nodes import down, is_member, lost, members
 from zrun.machine.state import AttemptRecord, Incident, Job, Member
@@ -21,6 +22,8 @@ from zrun.wire.report import Doing
 SETTLE: Final = "settle"
 SETTLE_S: Final = 1.0
 """How long better evidence and echoes are waited for."""
+SURE_S: Final = 0.3
+"""The same once a rank has said with a traceback of its own what it raised: no echo can take that back."""
 COLLECT_S: Final = 3.0
 """How long stacks of a hang are waited for before the first signal."""
 PATIENCE: Final = "patience"
@@ -29,6 +32,10 @@ BUSY_S: Final = 600.0
 """So long moving files can put off the end of a suspect; a rank may print for ever."""
 PATIENCE_S: Final = 30.0
 """Until two pauses were seen."""
+GIL_TIMES: Final = 2.0
+"""Patience that is not stated is so many times as long with a rank whose native code holds the interpreter: such calls
+come back more often than others.
+"""
 
 
 def rank_ended(turn: Turn, event: RankEnded) -> None:
@@ -40,6 +47,8 @@ def rank_ended(turn: Turn, event: RankEnded) -> None:
     failures = [f for f in map(_read, event.failures) if f is not None]
     for failure in failures:
         current.last_step = max(current.last_step or 0, failure.step or 0) or None
+    if not current.down:
+        current.ends[event.node] = failures
     real = any(f.kind is not FailureKind.ENDED_BY_US for f in failures)
     node = job.nodes[event.node]
     if real and node.doing is not Doing.FAILED and job.stage in TRAINING | {Stage.SETTLING}:
@@ -62,6 +71,7 @@ def fault(turn: Turn, *, failures: Sequence[Failure] = (), lost_node: str = "", 
     turn.forget(PATIENCE, BUSY)
     turn.wake_in(SETTLE, COLLECT_S if hang else SETTLE_S)
     turn.move(Stage.SETTLING, incident.headline)
+    _settle_sooner(turn, incident)
 
 
 def check_member(turn: Turn, node: Member) -> None:
@@ -124,12 +134,15 @@ def suspected(turn: Turn, event: Suspected) -> None:
     act = turn.spec.watchdog.on_hang
     if act == "notify":
         turn.say(f"suspected: {event.roll_call} (watchdog.on_hang: notify, so nothing is ended)")
+    elif event.kind == "slow":
+        turn.say(f"suspected: {event.roll_call}; slow is not hung, so nothing is ended")
     elif event.provable:
         fault(turn)
     elif event.busy:
         _wait_while_busy(turn, incident)
     elif PATIENCE not in job.timers:
-        wait = patience_s(job) if incident.patience_left_s is None else incident.patience_left_s
+        whole = patience_s(job) * (GIL_TIMES if event.kind == "gil-held" and _auto(job) else 1.0)
+        wait = whole if incident.patience_left_s is None else incident.patience_left_s
         turn.wake_in(PATIENCE, wait)
         turn.say(f"suspected: {event.roll_call}; not proved, so it has {wait:.3g} s")
 
@@ -142,7 +155,15 @@ def _wait_while_busy(turn: Turn, incident: Incident) -> None:
         turn.forget(PATIENCE)
     if BUSY not in timers:
         turn.wake_in(BUSY, BUSY_S)
-    turn.say(f"suspected: {incident.headline}; it reads or writes files, so it is waited for")
+    turn.say(f"suspected: {incident.headline}; it reads or writes files, saves or compiles, so it is waited for")
+
+
+def roll_called(turn: Turn, event: RollCalled) -> None:
+    """A reason for the incident of this attempt, whatever else is known of it."""
+    incident = _of_this_attempt(turn.job)
+    if incident is not None and event.attempt == turn.job.attempt and not incident.roll:
+        incident.roll = tuple(event.because)
+        reblame(turn)
 
 
 def patience_over(turn: Turn) -> None:
@@ -158,6 +179,21 @@ def patience_s(job: Job) -> float:
     if told is not None:
         return told
     return PATIENCE_S if job.pauses < 2 else 3.0 * job.longest_pause_s
+
+
+def _auto(job: Job) -> bool:
+    return job.spec is None or job.spec.watchdog.patience_s is None
+
+
+def _settle_sooner(turn: Turn, incident: Incident) -> None:
+    """Is the cause certain already? Then only what is on its way is waited for."""
+    said = next((f for f in incident.failures if f.traceback and f.exception and weigh(f) is Weight.CAUSE), None)
+    sooner = turn.now + SURE_S
+    if said is None or incident.suspected is not None or turn.job.timers.get(SETTLE, 0.0) <= sooner:
+        return
+    turn.wake_at(SETTLE, sooner)
+    turn.record("cause-certain", incident=incident.number,
+                why=f"rank {said.rank} itself told of {said.exception}: echoes need not be waited for")  # fmt: skip
 
 
 def evidence_is_in(turn: Turn) -> bool:
@@ -178,6 +214,7 @@ def reblame(turn: Turn) -> None:
     if incident is None:
         return
     verdict = blame(incident.failures, incident.suspected, incident.lost_nodes, ran_before=_ran_before(turn.job))
+    verdict = replace(verdict, because=(*verdict.because[:1], *incident.roll, *verdict.because[1:]))
     if verdict != incident.verdict:
         incident.verdict, incident.fault, incident.headline = verdict, verdict.fault, verdict.headline
         turn.update_incident(incident)
@@ -215,11 +252,12 @@ def _of_this_attempt(job: Job) -> Incident | None:
 
 def _more_evidence(turn: Turn, node: str, failures: list[Failure]) -> None:
     incident = _of_this_attempt(turn.job)
-    if incident is None or incident.suspicion:
-        return
+    if incident is None or incident.suspicion or incident.decision:
+        return  # what comes after the decision is of the cleanup, and changes no reason
     others = [f for f in incident.failures if f.node != node]
     incident.failures = sorted(others + failures, key=lambda f: (f.at, f.rank))
     reblame(turn)
+    _settle_sooner(turn, incident)
 
 
 def _fault_while_leaving(turn: Turn, failures: list[Failure]) -> None:
@@ -247,9 +285,7 @@ def _lost_as_well(turn: Turn, node: Member) -> None:
 
 
 def _adopt(current: AttemptRecord, node: Member) -> None:
-    current.seats = tuple(
-        type(seat)(seat.node, node.boot, seat.node_rank) if seat.node == node.name else seat for seat in current.seats
-    )
+    current.seats = tuple(replace(seat, boot=node.boot) if seat.node == node.name else seat for seat in current.seats)
 
 
 def _moved_again(turn: Turn, incident: Incident) -> None:

@@ -11,9 +11,11 @@ from typing import Final
 
 from zrun.core.deck import Phase
 from zrun.core.rows import RankRow, RowFlag
+from zrun.core.standing import Standing
 from zrun.machine.events import Suspected, Suspended
 from zrun.machine.limits import WARM_UP, Learned, Limit, Limits, in_words
 from zrun.machine.roll_call import IDLE_CPU, Seen, Sides, call_the_roll, collective_of, details, take_sides
+from zrun.machine.signs import LIKELY, PROVED, confidence_of, kind_of, narrowed, second_signs
 from zrun.machine.wording import span
 from zrun.spec.job import Watchdog
 
@@ -30,6 +32,10 @@ _ALONE: Final = 1.5
 """Times the limit, if an unchanged step is the only second sign."""
 _BUSY_S: Final = 3.0
 """A suspect whose files moved so long ago at most is busy: reports come once a second, reading has its pauses."""
+_SLOW: Final = 3.0
+"""Times the limit, in which others wait for a rank that still moves."""
+_SLOW_S: Final = 10.0
+"""At least so long."""
 _OUTSIDE_STEPS: Final = {Phase.EVAL, Phase.SAVE, Phase.OWN}
 
 
@@ -60,9 +66,10 @@ class _Finding:
         return (self.said.provable and not other.said.provable) or self.culprits < other.culprits
 
     def changes(self, other: "_Finding") -> bool:
-        """The same suspects, who have become busy or idle."""
+        """The same suspects, who have become busy or idle, or stand still now and were slow before."""
         same = self.culprits == other.culprits and self.said.provable is other.said.provable
-        return same and self.said.busy is not other.said.busy
+        slowed = (self.said.kind == "slow") is not (other.said.kind == "slow")
+        return same and (self.said.busy is not other.said.busy or slowed)
 
 
 class HangJudge:
@@ -95,21 +102,25 @@ class HangJudge:
         nodes: Mapping[int, str],
         resumed_step: int | None = None,
         phase_names: Mapping[int, str] | None = None,
+        standings: Mapping[int, Sequence[Standing]] | None = None,
     ) -> list[Suspected | Suspended]:
         """`rows`: the newest of every rank of the attempt, all of them; `report_age`: seconds since each came.
 
         `resumed_step`: the completed step the attempt began from, None while unknown. `phase_names`: of ranks in a
-        phase of the script's own.
+        phase of the script's own. `standings`: of ranks that stand still, on each of their groups.
         """
         if not rows or any(report_age.get(rank, 0.0) > STALE_S for rank in rows):
             return []
         if any(row.flags & (RowFlag.FAILED | RowFlag.LAST_WORDS) for row in rows.values()):
             return []  # a rank has ended or is about to: the others wait for a reason that is already being told
         self._note_runs(rows, now)
-        names = phase_names or {}
+        names, standing = phase_names or {}, standings or {}
         running = [row for _, row in sorted(rows.items()) if not _over(row)]
         self._learn(running, resumed_step, names)
-        seen = [self._see(row, nodes.get(row.rank, ""), names.get(row.rank, ""), now) for row in running]
+        seen = [
+            self._see(row, nodes.get(row.rank, ""), names.get(row.rank, ""), standing.get(row.rank, ()), now)
+            for row in running
+        ]
         events = self._suspend(seen, now)
         if self._suspended:
             return events
@@ -152,14 +163,14 @@ class HangJudge:
         if longest > 0:
             self.limits.saw_step(longest, index)
 
-    def _see(self, row: RankRow, node: str, own_phase: str, now: float) -> Seen:
+    def _see(self, row: RankRow, node: str, own_phase: str, standings: Sequence[Standing], now: float) -> Seen:
         memory = self._ranks[row.rank]
         quiet = row.age_s
         if RowFlag.RECORDER in row.flags and row.coll_seq:
             quiet = min(quiet, row.coll_age_s)
         memory.quiet_s = min(quiet, now - memory.runs_since)
         warm = row.step < memory.first + WARM_UP
-        return Seen(row, node, memory.quiet_s, self.limits.of(row.phase, warm, own_phase), own_phase)
+        return Seen(row, node, memory.quiet_s, self.limits.of(row.phase, warm, own_phase), own_phase, standings)
 
     def _suspend(self, seen: Sequence[Seen], now: float) -> list[Suspected | Suspended]:
         events: list[Suspected | Suspended] = []
@@ -192,11 +203,18 @@ class HangJudge:
         if not stopped:
             return None
         rest = [s for s in seen if s not in stopped]
-        sides = Sides("stopped", stopped, rest)
+        frozen = {s.node for s in stopped} - running_nodes
+        whole = frozen == {s.node for s in stopped} and len({s.node for s in seen}) > 1
+        sides = Sides("node-frozen" if whole else "stopped", stopped, rest)
         waiting = [s for s in rest if s.inside]
         place = collective_of(sides) if waiting else None
         others = f"; {len(waiting)} of {len(seen)} ranks in {place}" if place else ""
-        text = f"{span(s.rank for s in stopped)} stopped by a signal{details(stopped)}{others}"
+        who = (
+            f"node {', '.join(sorted(frozen))} is frozen: all its ranks ({span(s.rank for s in stopped)})"
+            if whole
+            else ""
+        )
+        text = f"{who or span(s.rank for s in stopped)} stopped by a signal{details(stopped)}{others}"
         longest = max(s.row.stopped_s for s in stopped)
         return self._finding(sides, text, place, provable=True, because=[
             f"in state T for {longest:.1f} s while other ranks run",
@@ -232,15 +250,13 @@ class HangJudge:
         alive = [s for s in seen if s.row.state != "T"]
         if not any(s.over for s in alive) or len(alive) < len(seen):
             return None
-        sides = take_sides(seen)
-        if not sides.waiting and sides.kind == "all-stuck":
-            sides = _some_idle(sides)
+        sides = narrowed(take_sides(seen))
         culprits = sides.culprits
         limit = max((s.limit for s in culprits), key=lambda limit: limit.seconds)
         quiet = min(s.quiet_s for s in culprits)
         if quiet < limit.seconds:
-            return None
-        signs = _signs(sides, limit)
+            return self._slow(sides, limit, len(seen))
+        signs = second_signs(sides, limit)
         if not signs:
             if not all(s.row.step for s in culprits) or quiet < _ALONE * limit.seconds:
                 return None
@@ -250,20 +266,45 @@ class HangJudge:
         ]
         if not all(s.recorded for s in seen):
             because.append("collectives are not recorded for this script: only steps and ages are known")
-        busy = [s.rank for s in culprits if now - self._ranks[s.rank].files_moved_at < _BUSY_S]
-        if busy:
-            signs.append(f"{span(busy)} reads or writes files")
-        return self._finding(sides, call_the_roll(sides, len(seen)), collective_of(sides), provable=False,
-                             because=because + signs, busy=bool(busy))  # fmt: skip
+        provable = sides.certain and all(s.row.cpu < IDLE_CPU for s in culprits)
+        confidence = confidence_of(sides, seen, signs, provable=provable)
+        reading = [s.rank for s in culprits if now - self._ranks[s.rank].files_moved_at < _BUSY_S]
+        if reading:
+            signs.append(f"{span(reading)} reads or writes files")
+        working = [s.rank for s in culprits if RowFlag.AT_WORK in s.row.flags]
+        if working:
+            signs.append(f"{span(working)} saves or compiles, as its stack says")
+        return self._finding(
+            sides, call_the_roll(sides, len(seen)), collective_of(sides), provable=provable,
+            because=because + signs, busy=bool(reading or working), confidence=confidence,
+        )  # fmt: skip
+
+    def _slow(self, sides: Sides, limit: Limit, total: int) -> _Finding | None:
+        """They move, and others have waited for them for very long all the same: named, and never ended for it."""
+        culprits = sides.culprits
+        waited = min((s.quiet_s for s in sides.waiting), default=0.0)
+        in_steps = all(s.row.phase is Phase.STEP for s in [*culprits, *sides.waiting])
+        if sides.kind not in {"not-arrived", "behind"} or not in_steps or waited < max(_SLOW_S, _SLOW * limit.seconds):
+            return None
+        text = (
+            f"{span(s.rank for s in sides.waiting)} of {total} ranks have waited {waited:.1f} s in "
+            f"{collective_of(sides)}; {span(s.rank for s in culprits)} moves, but does not come{details(culprits)}"
+        )
+        sides = Sides("slow", culprits, sides.waiting)
+        return self._finding(sides, text, collective_of(sides), provable=False, confidence=LIKELY, because=[
+            f"{span(s.rank for s in culprits)} showed progress {min(s.quiet_s for s in culprits):.1f} s ago",
+            "slow is not hung: it is not ended for this",
+        ], busy=True)  # fmt: skip
 
     def _finding(self, sides: Sides, text: str, place: str | None, *, provable: bool, because: list[str],
-                 busy: bool = False) -> _Finding:  # fmt: skip
+                 busy: bool = False, confidence: str = PROVED) -> _Finding:  # fmt: skip
         first = sides.culprits[0]
         ranks = [s.rank for s in sides.culprits]
         said = Suspected(
-            attempt=self._attempt, ranks=ranks, kind=sides.kind, provable=provable, roll_call=text, because=because,
+            attempt=self._attempt, ranks=ranks, kind=kind_of(sides), provable=provable, roll_call=text, because=because,
             step=first.row.step or None, batch=str(first.row.batch) if first.row.batch else None, collective=place,
             node=first.node or None, blind_s=min(s.quiet_s for s in [*sides.culprits, *sides.waiting]), busy=busy,
+            confidence=confidence,
         )  # fmt: skip
         return _Finding(said, frozenset(ranks), {s.rank: s.quiet_s for s in sides.culprits})
 
@@ -282,15 +323,17 @@ class HangJudge:
         if standing.said.kind == "early-exit":
             return any(not s.inside or s.quiet_s < EXIT_WINDOW_S for s in seen.values())
         suspects = [seen[rank] for rank in standing.culprits if rank in seen]
-        if standing.said.kind == "stopped":
+        if standing.said.kind in {"stopped", "node-frozen"}:
             return any(s.row.state != "T" for s in suspects)
+        if standing.said.kind == "slow":
+            return any(s.quiet_s < _SLOW_S for rank, s in seen.items() if rank not in standing.culprits)
         return any(s.quiet_s < standing.quiet_s[s.rank] and s.row.state != "T" for s in suspects)
 
     def _take_back(self, now: float) -> Suspected:
         assert self._standing is not None
         said, self._standing = self._standing.said, None
         pause = said.blind_s + (now - self._said_at)
-        if said.kind not in {"stopped", "early-exit"}:
+        if said.kind not in {"stopped", "node-frozen", "early-exit", "slow"}:
             self.limits.saw_pause(pause)
         return Suspected(
             attempt=self._attempt, ranks=said.ranks, kind=said.kind, provable=False,
@@ -302,24 +345,3 @@ class HangJudge:
 def _over(row: RankRow) -> bool:
     """Its script has ended well. A process that stays all the same is its agent's to end, and no hang."""
     return RowFlag.FINISHED in row.flags or row.phase is Phase.DONE
-
-
-def _some_idle(sides: Sides) -> Sides:
-    """Without a collective to tell by: those whose state says that they do not even try."""
-    stuck = [s for s in sides.culprits if s.row.state == "D"]
-    if not stuck or len(stuck) == len(sides.culprits):
-        return sides
-    return Sides("behind", stuck, [s for s in sides.culprits if s not in stuck])
-
-
-def _signs(sides: Sides, limit: Limit) -> list[str]:
-    """The second sign, in words."""
-    signs = []
-    patient = min(1.0, limit.seconds / 2)
-    if sides.waiting and all(s.quiet_s >= patient for s in sides.waiting):
-        signs.append(f"{span(s.rank for s in sides.waiting)} can only wait for it")
-    if all(s.row.cpu < IDLE_CPU for s in sides.culprits):
-        signs.append("no CPU used since the last report")
-    if all(s.row.state == "D" for s in sides.culprits):
-        signs.append("in uninterruptible sleep (state D): a disk or network file system does not answer")
-    return signs

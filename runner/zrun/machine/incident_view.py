@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
 from zrun.core.failure import Failure, FailureKind
+from zrun.machine.excerpt import excerpt
 from zrun.machine.state import Incident
 
 WallOf = Callable[[float], str | None]
@@ -41,7 +42,9 @@ def incident_summary(incident: Incident, wall_of: WallOf = no_wall) -> dict[str,
             "id": incident.number,
             "class": incident.fault.value,
             "rank": verdict.rank if verdict is not None else suspect,
+            "ranks": list(verdict.alike) if verdict is not None else list(suspected.ranks) if suspected else [],
             "node": (verdict.node if verdict is not None else None) or (suspected.node if suspected else None),
+            "nodes": _nodes_of(incident),
             "exit_code": failure.exit_code if failure and not by_us else None,
             "signal": failure.signal if failure and not by_us else None,
             "exception": failure.exception if failure else None,
@@ -50,6 +53,8 @@ def incident_summary(incident: Incident, wall_of: WallOf = no_wall) -> dict[str,
             "batch": _first(failure.batch if failure else None, suspected.batch if suspected else None),
             "collective": _first(failure.collective if failure else None, suspected.collective if suspected else None),
             "where": _first(failure.where if failure else None, suspected.where if suspected else None),
+            "frames": excerpt(failure.traceback if failure else None),
+            "peak_rss_bytes": failure.peak_rss_bytes if failure else None,
             "because": list(verdict.because if verdict is not None else suspected.because if suspected else ()),
             "followed": list(verdict.followed) if verdict is not None else [],
             "detected_s": _rounded(incident.detected_s),
@@ -82,10 +87,19 @@ def incident_detail(incident: Incident, wall_of: WallOf = no_wall) -> dict[str, 
             "lost_nodes": list(incident.lost_nodes),
             "roll_call": suspected.roll_call if suspected else None,
             "provable": suspected.provable if suspected else None,
+            "confidence": (suspected.confidence or None) if suspected else None,
             "kind": suspected.kind if suspected else _kind(failure),
         }
     )
     return {**incident_summary(incident, wall_of), **more}
+
+
+def _nodes_of(incident: Incident) -> list[str]:
+    """Where the ranks were that ended like the first cause."""
+    verdict = incident.verdict
+    alike = verdict.alike if verdict is not None else ()
+    found = {f.node for f in incident.failures if f.rank in alike}
+    return sorted(found) or ([verdict.node] if verdict is not None and verdict.node else [])
 
 
 def _kind(failure: Failure | None) -> str | None:

@@ -23,6 +23,7 @@ from zrun.machine.events import (
     NodeSilent,
     ProgressVerified,
     RankEnded,
+    RollCalled,
     SaveFailed,
     Submitted,
     Suspected,
@@ -92,6 +93,8 @@ def _take(turn: Turn, event: Event) -> str:
             starting.save_failed(turn, event)
         case Suspected():
             faults.suspected(turn, event)
+        case RollCalled():
+            faults.roll_called(turn, event)
         case Suspended():
             starting.suspended(turn, event)
         case Command():

@@ -31,6 +31,8 @@ def heard(turn: Turn, event: NodeHeard) -> Member | None:
     node.settled, node.collected = event.settled, event.collected
     node.stopped_at, node.saved_at, node.step = event.stopped_at, event.saved_at, event.step
     node.leaving_in_s, node.warned = event.leaving_in_s, event.warned
+    _take_remains(turn, node, event)
+    node.address, node.peer_port = event.address, event.peer_port
     if node.silent and is_member(turn.job, node.name) and turn.job.stage in TRAINING:
         turn.say(f"{node.name} is heard again")
     node.heard_at, node.fresh, node.silent, node.gone = turn.now, True, False, ""
@@ -38,8 +40,32 @@ def heard(turn: Turn, event: NodeHeard) -> Member | None:
     current = turn.job.current
     if current is not None and event.attempt == current.number and event.ranks and current.seat_of(event.node):
         current.ranks[event.node] = event.ranks
+    _take_store(turn, event)
     _take_steps(turn.job)
     return node
+
+
+def _take_remains(turn: Turn, node: Member, event: NodeHeard) -> None:
+    """What its processes left: gone, which is told once, or alive though killed."""
+    if event.swept and event.swept != node.swept:
+        new = [words for words in event.swept if words not in node.swept]
+        turn.record("swept", node=node.name, attempt=event.attempt, count=len(new), what=new)
+    if event.stuck != node.stuck:
+        turn.record("cannot-be-killed" if event.stuck else "ended-after-all", node=node.name, attempt=event.attempt,
+                    what=list(event.stuck or node.stuck))  # fmt: skip
+    node.swept, node.stuck = event.swept, event.stuck
+
+
+def _take_store(turn: Turn, event: NodeHeard) -> None:
+    """The first node of the newest attempt has picked the port of its store (or another one: the first was taken)."""
+    current = turn.job.current
+    seat = current.seat_of(event.node) if current is not None else None
+    if current is None or seat is None or seat.node_rank or event.attempt != current.number or not event.master_port:
+        return
+    if event.boot == seat.boot and event.master_port != current.master_port:
+        if current.master_port:
+            turn.record("store-moved", attempt=current.number, node=event.node, port=event.master_port)
+        current.master_port = event.master_port
 
 
 def _take_steps(job: Job) -> None:

@@ -10,7 +10,7 @@ from zrun.machine.actions import Give
 from zrun.machine.moves import ORDERED, TRAINING, Stage
 from zrun.machine.state import AttemptRecord, Job, Member, Seat
 from zrun.machine.turn import Turn
-from zrun.wire.order import End, Ending, JobOrder, LaunchPlan
+from zrun.wire.order import End, Ending, JobOrder, LaunchPlan, Peer
 from zrun.wire.report import Doing
 
 KILL_S: Final = 2.0
@@ -80,15 +80,17 @@ def _run(job: Job, current: AttemptRecord, seat: Seat, node: Member) -> JobOrder
 
 
 def plan(job: Job, current: AttemptRecord, seat: Seat) -> LaunchPlan:
-    """The attempt as this seat has to run it; the same for as long as the attempt lives."""
+    """The attempt as this seat has to run it; the same for as long as the attempt lives, but for the store's port."""
     spec = job.spec
     if spec is None:
         raise AssertionError("a seat without a job")
-    alone = len(current.seats) == 1
+    head = current.seats[0]
     return LaunchPlan(
         attempt=current.number, node_rank=seat.node_rank, nnodes=len(current.seats),
         nproc=spec.nproc_per_node if isinstance(spec.nproc_per_node, int) else 0,
-        master_addr="127.0.0.1" if alone else current.seats[0].node, master_port=0, peers=list(current.nodes),
+        master_addr="127.0.0.1" if len(current.seats) == 1 else head.address or head.node,
+        master_port=current.master_port if seat.node_rank else 0,
+        peers=[Peer(other.node, other.address, other.peer_port) for other in current.seats],
         cause=current.cause, resume=current.resume, fresh=current.fresh,
         quarantined=list(current.quarantined), skip_setup=seat.node in current.setup_done,
     )  # fmt: skip

@@ -51,6 +51,8 @@ def _obstacle(node: Member, spec: JobSpec) -> str:
         return "was not heard since the coordinator began"
     if node.leaving_in_s is not None:
         return "is about to leave"
+    if node.stuck:
+        return f"has a process that outlived its end and may hold GPUs and ports: {', '.join(node.stuck)}"
     if node.doing is not Doing.IDLE:
         return f"is still {node.doing.value}"
     return ""

@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from typing import Final
 
 from zrun.core.rows import RankRow, RowFlag
+from zrun.core.standing import POINT_TO_POINT, Standing
 from zrun.machine.limits import Limit
+from zrun.machine.waiting import untie
 from zrun.machine.wording import span
 
 IDLE_CPU: Final = 0.05
 BUSY_CPU: Final = 0.8
-_POINT_TO_POINT: Final = {"send", "recv", "recv_any_source"}
 _LISTED: Final = 4
 """Ranks told one by one; of more only the number is given."""
 
@@ -30,6 +31,8 @@ class Seen:
     limit: Limit
     own_phase: str = ""
     """The name of the script's own phase it is in."""
+    standings: Sequence[Standing] = ()
+    """Where it stands on each of its groups, the newest last; () if its agent has not told (yet)."""
 
     @property
     def rank(self) -> int:
@@ -44,6 +47,13 @@ class Seen:
         return RowFlag.RECORDER in self.row.flags
 
     @property
+    def place(self) -> str:
+        """`all_reduce #17`: its newest collective, counted on its group where that is known."""
+        if self.standings:
+            return f"{self.standings[-1].op} #{self.standings[-1].sequence}"
+        return f"{self.row.coll_op} #{self.row.coll_seq}"
+
+    @property
     def over(self) -> bool:
         return self.quiet_s >= self.limit.seconds
 
@@ -53,19 +63,32 @@ class Sides:
     """If nobody moves: the ranks it hangs on, and those that only wait for them."""
 
     kind: str
-    """not-arrived | behind | mismatched | stalled-in-collective | all-in-loader | all-stuck."""
+    """not-arrived | behind | deadlock | mismatched | stalled-in-collective | inconclusive | all-in-loader | all-stuck;
+    of hang.py also stopped | node-frozen | early-exit | slow.
+    """
     culprits: Sequence[Seen]
     waiting: Sequence[Seen]
+    because: Sequence[str] = ()
+    certain: bool = False
+    """Nothing the culprits do by themselves can free them."""
 
 
 def take_sides(seen: Sequence[Seen]) -> Sides:
-    """Sort all living ranks. With one process group; ranks of several groups differ in sequence for good reasons."""
+    """Sort all living ranks: by the waiting of group on group where that is told, else as if there were one group."""
     recorded = all(s.recorded for s in seen)
+    knot = untie({s.rank: s.standings for s in seen}) if recorded and all(s.standings for s in seen) else None
+    if knot is not None:
+        culprits = [s for s in seen if s.rank in knot.culprits]
+        return Sides(knot.kind, culprits, [s for s in seen if s not in culprits], knot.because, knot.certain)
     inside = [s for s in seen if s.inside]
     outside = [s for s in seen if not s.inside]
     if inside and outside:
         furthest = max(s.row.coll_seq for s in inside)
-        absent = [s for s in outside if s.row.coll_seq < furthest] or outside
+        absent = [s for s in outside if s.row.coll_seq < furthest]
+        if not absent:
+            return Sides(
+                "inconclusive", list(seen), [], [f"{span(s.rank for s in outside)} came further than the others"]
+            )
         return Sides("not-arrived", absent, [s for s in seen if s not in absent])
     if recorded and len({s.row.coll_seq for s in seen}) > 1:
         least = min(s.row.coll_seq for s in seen)
@@ -82,17 +105,16 @@ def take_sides(seen: Sequence[Seen]) -> Sides:
 def _alike(seen: Sequence[Seen], inside: bool) -> str:
     if inside:
         ops = {s.row.coll_op for s in seen}
-        return "mismatched" if len(ops) > 1 and not ops & _POINT_TO_POINT else "stalled-in-collective"
+        return "mismatched" if len(ops) > 1 and not ops & POINT_TO_POINT else "stalled-in-collective"
     return "all-in-loader" if all(RowFlag.IN_LOADER in s.row.flags for s in seen) else "all-stuck"
 
 
 def collective_of(sides: Sides) -> str | None:
     """`all_reduce #17`: where most of those that wait are, else where the culprits are."""
     for group in (sides.waiting, sides.culprits):
-        places = Counter((s.row.coll_op, s.row.coll_seq) for s in group if s.recorded and s.row.coll_seq)
+        places = Counter(s.place for s in group if s.recorded and s.row.coll_seq)
         if places and any(s.inside for s in group) | (group is sides.waiting):
-            (op, sequence), _ = places.most_common(1)[0]
-            return f"{op} #{sequence}"
+            return places.most_common(1)[0][0]
     return None
 
 
@@ -106,15 +128,22 @@ def call_the_roll(sides: Sides, total: int) -> str:
             verb = "in" if any(s.inside for s in sides.waiting) else "past the entry of"
             return f"{_count(sides.waiting, total)} {verb} {place}; {who} not there{details(sides.culprits)}"
         case "behind" if place and sides.culprits[0].inside:
-            own = sides.culprits[0].row
             return (
-                f"{_count(sides.waiting, total)} in {place}; {who} still in {own.coll_op} #{own.coll_seq}"
+                f"{_count(sides.waiting, total)} in {place}; {who} still in {sides.culprits[0].place}"
                 f"{details(sides.culprits)}"
             )
         case "stalled-in-collective":
             return f"all {total} ranks in {place} for {still:.1f} s and none leaves it{details(sides.culprits[:1])}"
         case "mismatched":
-            return f"ranks are in different collectives: {_by_collective(sides.culprits)}{details(sides.culprits[:1])}"
+            what = sides.because[0] if sides.because else f"different collectives: {_by_collective(sides.culprits)}"
+            return f"ranks are in {what}{details(sides.culprits[:1])}"
+        case "deadlock":
+            return f"{who} wait for each other across groups: {'; '.join(sides.because)}{details(sides.culprits[:1])}"
+        case "inconclusive":
+            return (
+                f"{who} without progress for {still:.1f} s and it is not clear for whom they wait: "
+                f"{'; '.join(sides.because)}{details(sides.culprits)}"
+            )
         case "all-in-loader":
             return f"{_all(total)} in the data loader for {still:.1f} s{details(sides.culprits[:1])}"
         case "all-stuck":
@@ -153,6 +182,8 @@ def _place(seen: Seen) -> str:
         words.append(f"batch {row.batch}")
     if RowFlag.IN_LOADER in row.flags:
         words.append("in its data loader")
+    if RowFlag.GIL_HELD in row.flags:
+        words.append("alive, interpreter blocked (GIL)")
     if row.state == "D":
         words.append("in uninterruptible sleep")
     elif row.state == "T":
@@ -177,5 +208,5 @@ def _front(sides: Sides) -> str:
 def _by_collective(group: Sequence[Seen]) -> str:
     places: dict[str, list[int]] = {}
     for s in group:
-        places.setdefault(f"{s.row.coll_op} #{s.row.coll_seq}", []).append(s.rank)
+        places.setdefault(s.place, []).append(s.rank)
     return "; ".join(f"{span(ranks)} in {place}" for place, ranks in places.items())

@@ -48,7 +48,7 @@ def _begin(turn: Turn, nodes: tuple[str, ...], reason: str) -> None:
     cause = "" if number == 1 else f"incident {incident.number}: {incident.fault}" if incident else "asked for"
     record = AttemptRecord(
         number=number,
-        seats=tuple(Seat(name, job.nodes[name].boot, rank) for rank, name in enumerate(nodes)),
+        seats=tuple(_seat(job.nodes[name], rank) for rank, name in enumerate(nodes)),
         cause=cause,
         ordered_at=turn.now,
         best_before=job.best_step,
@@ -62,6 +62,10 @@ def _begin(turn: Turn, nodes: tuple[str, ...], reason: str) -> None:
     turn.forget(RECONNECT)
     turn.move(Stage.STARTING, f"attempt {number} {reason}" + (f" after {cause}" if cause else ""))
     turn.record("attempt-ordered", attempt=number, nodes=list(nodes), cause=cause)
+
+
+def _seat(node: Member, rank: int) -> Seat:
+    return Seat(node.name, node.boot, rank, node.address, node.peer_port)
 
 
 def follow_setup(turn: Turn, node: Member) -> None:

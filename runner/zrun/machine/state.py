@@ -28,6 +28,9 @@ class Seat:
     node: str
     boot: str
     node_rank: int
+    address: str = ""
+    peer_port: int = 0
+    """Where its agent was when the attempt was ordered."""
 
 
 @dataclass(slots=True)
@@ -54,6 +57,11 @@ class Member:
     """Nothing was heard for a lease (or it said goodbye and its lease ran out)."""
     warned: tuple[str, ...] = ()
     """What its agent had to do for a rank to be over."""
+    stuck: tuple[str, ...] = ()
+    """Processes there that cannot be ended; they may hold GPUs, ports and files."""
+    swept: tuple[str, ...] = ()
+    address: str = ""
+    peer_port: int = 0
     gone: str = ""
     """Why it said goodbye, or which other job holds it; empty while connected."""
     order: JobOrder | None = None
@@ -96,8 +104,12 @@ class AttemptRecord:
     """What it was told to begin from: auto | never | a path."""
     fresh: bool = False
     """It was told that other checkpoints in the folder do not count."""
+    master_port: int = 0
+    """Where its store listens, as the node with node rank 0 told; 0 = not known yet."""
     ranks: dict[str, int] = field(default_factory=dict)
     """How many ranks each of its nodes has told of."""
+    ends: dict[str, list[Failure]] = field(default_factory=dict)
+    """By node, how its ranks ended badly, as it was last told before everything was down."""
     down: bool = False
     """Proved: every process of it is gone (or its node out of lease)."""
 
@@ -137,6 +149,8 @@ class Incident:
     failures: list[Failure] = field(default_factory=list)
     """All that ended badly, by time."""
     lost_nodes: list[str] = field(default_factory=list)
+    roll: tuple[str, ...] = ()
+    """What the roll call at the moment of a failure tells of its reason."""
     verdict: Verdict | None = None
     decision: str = ""
     """What was decided after it, and why."""
@@ -239,6 +253,11 @@ class Job:
     """Suspicions that cleared by themselves: what patience is learned from."""
     timers: dict[str, float] = field(default_factory=dict)
     """Name -> when; the only deadlines there are."""
+
+    @property
+    def stuck(self) -> list[str]:
+        """Processes that outlived their end, in words that name their nodes."""
+        return [f"{words} on {node.name}" for node in self.nodes.values() if not node.silent for words in node.stuck]
 
     @property
     def state(self) -> JobState:

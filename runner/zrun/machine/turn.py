@@ -79,7 +79,8 @@ class Turn:
         return incident
 
     def finish(self, stage: Stage, reason: str) -> None:
-        """The job is over; `timed_out` is taken from the job."""
+        """The job is over; `timed_out` is taken from the job. What could not be ended is said to the end."""
+        reason = "; ".join([reason, *self.job.stuck])
         self.move(stage, reason)
         self.close_incident(f"the job ended {stage.upper()}: {reason}")
         self.job.timers.clear()

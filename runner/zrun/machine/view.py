@@ -12,11 +12,12 @@ from typing import Any, Final
 from zrun.core.rows import RankRow, RowFlag
 from zrun.core.states import JobState, exit_code_of
 from zrun.machine.budget import left
+from zrun.machine.ends_view import ends_view
 from zrun.machine.faults import patience_s
 from zrun.machine.goodput import goodput
 from zrun.machine.incident_view import WallOf, cut, incident_detail, incident_summary, no_wall
 from zrun.machine.limits import Limit, in_words
-from zrun.machine.state import AttemptRecord, CheckpointRecord, Job, Member
+from zrun.machine.state import AttemptRecord, CheckpointRecord, Incident, Job, Member
 from zrun.spec.job import spec_to_dict
 
 _CHECKPOINTS: Final = 20
@@ -71,6 +72,7 @@ def job_view(
         "metrics": next((dict(n.metrics) for n in nodes.values() if n.metrics), {}),
         "warnings": [w for n in nodes.values() for w in n.warnings],
         "left_behind": [w for n in nodes.values() for w in n.left_behind],
+        "stragglers": [],
         "quarantined": list(job.quarantined),
         "limits": {limit.name: f"{in_words(limit.seconds)} ({limit.source})" for limit in limits},
         "patience_s": patience_s(job),
@@ -238,11 +240,15 @@ def _rank(row: RankRow, heard_s: float, own_phase: str, *, over: bool) -> dict[s
 
 def _attempts(job: Job, rows: Sequence[RankRow], now: float | None, wall_of: WallOf) -> list[dict[str, Any]]:
     """Of the newest one its ranks' rows know more than the machine was told."""
-    shown = [_attempt(a, now, wall_of) for a in job.attempts]
+    shown = [{**_attempt(a, now, wall_of), "ends": ends_view(a, _incident_of(job, a))} for a in job.attempts]
     begun = min((row.step for row in rows), default=0)
     if shown and begun:
         shown[-1]["last_step"] = max(shown[-1]["last_step"] or 0, begun)
     return shown
+
+
+def _incident_of(job: Job, attempt: AttemptRecord) -> Incident | None:
+    return next((i for i in reversed(job.incidents) if i.attempt == attempt.number and not i.suspicion), None)
 
 
 def _attempt(attempt: AttemptRecord, now: float | None, wall_of: WallOf) -> dict[str, Any]:

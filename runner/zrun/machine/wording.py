@@ -1,13 +1,16 @@
 """A verdict in words: one line for the cause, and a reason for each kind of consequence. Decides nothing."""
 
+import re
 from collections.abc import Iterable, Sequence
 from typing import Final
 
 from zrun.core.failure import Failure, FailureKind
-from zrun.machine.echo import Weight, short_type, text_of, weigh
+from zrun.machine.echo import Weight, loader_gone, short_type, text_of, weigh
 from zrun.machine.sameness import OFTEN_SENT_BY_OTHERS
 
 _HEADLINE: Final = 1000
+_NATIVE_WORDS: Final = re.compile(r"what\(\): +(\S.*)")
+"""What C++ prints of the exception that nobody caught."""
 
 
 def span(ranks: Iterable[int]) -> str:
@@ -25,6 +28,11 @@ def span(ranks: Iterable[int]) -> str:
 
 def side_notes(cause: Failure) -> list[str]:
     text = text_of(cause)
+    if native := _NATIVE_WORDS.search("\n".join(cause.last_lines)) if cause.signal == "SIGABRT" else None:
+        unequal = ["the ranks did not reduce or send equal sizes: the peer it waited with may be the one that is wrong"]
+        return [f'it said "{native[1][:240]}"', *(unequal if "collective mismatch" in native[1] else [])]
+    if loader_gone(cause):
+        return ["one of its DataLoader workers went away without a word: killed, most likely"]
     if "DataLoader worker" in text and ("killed by signal" in text or "exited unexpectedly" in text):
         return ["one of its DataLoader workers died; the rank itself was well"]
     if cause.exit_code is not None and 128 < cause.exit_code < 160 and not cause.exception:
@@ -34,6 +42,26 @@ def side_notes(cause: Failure) -> list[str]:
     if cause.kind is FailureKind.SIGNALED and cause.signal in OFTEN_SENT_BY_OTHERS:
         return [f"{cause.signal} was not sent by zrun"]
     return []
+
+
+def about_disks(cause: Failure) -> list[str]:
+    return [f"disk full on {place}" for place in cause.full_disks]
+
+
+def about_memory(cause: Failure) -> str:
+    """Who ended it, what it held and what it may hold."""
+    by_kernel = cause.kind is FailureKind.OOM and (not cause.exception or "SIGKILL" in (cause.message or ""))
+    by_kernel = by_kernel or "killed by signal: Killed" in (cause.message or "")
+    said = "the kernel killed it for memory" if by_kernel else "it ran out of memory"
+    if "DataLoader worker" in (cause.message or "") or loader_gone(cause):
+        said = "the kernel killed one of its DataLoader workers for memory"
+    held = [f"peak {mebibytes(cause.peak_rss_bytes)} resident"] if cause.peak_rss_bytes else []
+    held += [f"limit of its cgroup {mebibytes(cause.memory_limit_bytes)}"] if cause.memory_limit_bytes else []
+    return f"{said} ({', '.join(held)})" if held else said
+
+
+def mebibytes(count: int) -> str:
+    return f"{count / (1 << 20):,.0f} MiB"
 
 
 def headline_of(failure: Failure) -> str:
@@ -89,6 +117,8 @@ def what_it_did(failure: Failure) -> str:
             return "could not be made ready"
         case FailureKind.HUNG:
             return "hung"
+        case FailureKind.PREEMPTED:
+            return f"was taken away ({failure.message}) by {failure.signal}"
         case FailureKind.NODE:
             return "was ended by its node's keeper"
         case FailureKind.ENDED_BY_US:
