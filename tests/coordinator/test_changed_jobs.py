@@ -142,3 +142,99 @@ def test_a_crash_leaves_a_roll_call_and_nothing_that_others_may_read(
 
 def _text(path: Path) -> str:
     return path.read_text() if path.exists() else ""
+
+
+def over(one: Any, kit: Any, job: str, attempt: int) -> None:
+    """The attempt ends well and the job is released."""
+    running = {"attempt": attempt, "seen": attempt, "resumed_step": 0, "total_steps": 9}
+    one.report(job, doing=kit.Doing.RUNNING, rows=kit.rows(5), **running)
+    done = kit.rows(9, flags=kit.RowFlag.FINISHED, phase=kit.Phase.DONE)
+    one.report(job, doing=kit.Doing.FINISHED, rows=done, **running)
+    one.order(job, lambda o: o.release)
+    del one.jobs[job]
+    one.report()
+
+
+def test_secrets_are_handed_in_again_with_a_resume_after_the_coordinator_was_started_again(
+    serve: Any, agent: Any, kit: Any, tmp_path: Path
+) -> None:
+    served = serve()
+    one = agent(served)
+    one.report()
+    folder = tmp_path / "runs" / "toy-0001"
+    spec = kit.spec_to_dict(kit.spec(secrets=["WANDB"]))
+    body = {"spec": spec, "run_dir": str(folder), "secrets": {"WANDB": "hunter22-secret"}}
+    served.post("/api/jobs", body, 201)
+    start(one, kit, "toy-0001")
+    over(one, kit, "toy-0001", 1)
+    assert served.get("/api/jobs/toy")["secrets_missing"] == []
+    served.kill()
+    served.start(served.port)
+    one = agent(served, boot="boot2")
+    one.report()
+    assert served.get("/api/jobs/toy")["secrets_missing"] == ["WANDB"]
+    refused = served.post("/api/jobs/toy/resume", {}, 422)
+    assert "WANDB" in refused["error"]
+    refused = served.post("/api/jobs/toy/resume", {"secrets": {"WANDB": "x" * 9, "PATH": "/evil-path"}}, 422)
+    assert "PATH: no secret of this job" in refused["error"]
+    assert "/evil-path" not in str(refused)
+    served.post("/api/jobs/toy/resume", {"secrets": {"WANDB": "other33-secret"}})
+    start(one, kit, "toy-0001", attempt=2)
+    assert one.briefs["toy-0001"].secrets == {"WANDB": "other33-secret"}
+    assert served.get("/api/jobs/toy")["secrets_missing"] == []
+    one.report(
+        "toy-0001", doing=kit.Doing.RUNNING, attempt=2, seen=2, rows=kit.rows(3), warnings=["saw other33-secret"]
+    )
+    kit.eventually(lambda: served.get("/api/jobs/toy")["warnings"] == ["saw [secret]"])
+    for path in [*folder.rglob("*"), *served.home.rglob("*")]:
+        if path.is_file():
+            content = path.read_bytes()
+            assert b"hunter22" not in content, path
+            assert b"other33" not in content, path
+
+
+def test_a_live_job_takes_the_secrets_its_coordinator_lost_and_hands_them_to_a_new_agent(
+    serve: Any, agent: Any, kit: Any, tmp_path: Path
+) -> None:
+    served = serve()
+    one = agent(served)
+    one.report()
+    folder = tmp_path / "runs" / "toy-0001"
+    spec = kit.spec_to_dict(kit.spec(secrets=["WANDB"]))
+    body = {"spec": spec, "run_dir": str(folder), "secrets": {"WANDB": "hunter22-secret"}}
+    served.post("/api/jobs", body, 201)
+    start(one, kit, "toy-0001")
+    served.kill()
+    served.start(served.port)
+    two = agent(served, boot="boot2")
+    two.report()
+    served.post("/api/jobs/toy/resume", {}, 409)
+    served.post("/api/jobs/toy/resume", {"secrets": {"WANDB": "hunter22-secret"}})
+    served.post("/api/jobs/toy/resume", {"secrets": {"WANDB": "hunter22-secret"}}, 409)
+    assert served.get("/api/jobs/toy")["secrets_missing"] == []
+    kit.eventually(lambda: two.read(0.1) and two.briefs.get("toy-0001") and two.briefs["toy-0001"].secrets)
+    assert two.briefs["toy-0001"].secrets == {"WANDB": "hunter22-secret"}
+
+
+def test_variables_that_are_no_utf_8_reach_the_agent_byte_for_byte_also_after_a_restart(
+    serve: Any, agent: Any, kit: Any, tmp_path: Path
+) -> None:
+    served = serve()
+    one = agent(served)
+    one.report()
+    given = {"RAW": os.fsdecode(b"\xff\xfe"), os.fsdecode(b"N\xff"): "1", "TEXT": "é,漢 \n$x"}
+    folder = tmp_path / "runs" / "toy-0001"
+    body = {"spec": kit.spec_to_dict(kit.spec()), "run_dir": str(folder), "env": given}
+    with served.http() as client:
+        content = json.dumps(body)
+        assert (
+            client.post("/api/jobs", content=content, headers={"content-type": "application/json"}).status_code == 201
+        )
+    start(one, kit, "toy-0001")
+    assert one.briefs["toy-0001"].whole().env == given
+    served.kill()
+    served.start(served.port)
+    two = agent(served, boot="boot2")
+    two.report()
+    start(two, kit, "toy-0001", attempt=2)
+    assert two.briefs["toy-0001"].whole().env == given

@@ -58,3 +58,12 @@ def test_a_file_that_is_over_is_rewritten_for_its_owner_alone(tmp_path: Path) ->
     log.write_text("x hunter22\n")
     Redactor(["hunter22"]).file(log)
     assert log.read_text() == f"x {MASK}\n"
+
+
+def test_a_value_that_is_no_utf_8_is_hidden_as_logs_show_it_and_one_learnt_later_too() -> None:
+    import os
+
+    hidden = Redactor([os.fsdecode(b"pass\xffword")])
+    assert hidden.text("key pass\\xffword, pass\ufffdword, pass%FFword") == "key [secret], [secret], [secret]"
+    hidden.learn(["second-one"])
+    assert hidden.text("second-one") == "[secret]"

@@ -1,6 +1,7 @@
 """Batch ids, rows, marks, notes, settings, durable files: small words that several processes must agree on."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from zrun.core.batch import BatchId, batch_digest
 from zrun.core.deck import OPS, Phase
 from zrun.core.durable import create_exclusive, write_json
-from zrun.core.env import without_launchers
+from zrun.core.env import joined, parted, without_launchers
 from zrun.core.failure import Failure, FailureKind
 from zrun.core.marks import LONGEST, encode_mark, strip_marks
 from zrun.core.notes import NoteKind, NoteReader, NoteWriter
@@ -175,3 +176,20 @@ def test_a_long_text_keeps_head_and_tail_and_says_how_much_was_cut() -> None:
 def test_a_cut_tears_no_word_near_its_borders() -> None:
     cut = shortened("word " * 2_000, 1_000)
     assert not {"w", "wo", "wor", "ord", "rd", "d"} & set(cut.split())
+
+
+def test_tuning_of_other_launchers_passes_where_the_job_names_it_and_their_ranks_never_do() -> None:
+    given = {"OMPI_MCA_btl": "tcp", "OMPI_COMM_WORLD_RANK": "3", "SLURM_JOB_ID": "7", "SLURM_NTASKS_PER_NODE": "8"}
+    assert without_launchers(given)[0] == {"SLURM_JOB_ID": "7"}
+    assert without_launchers(given, asked=True)[0] == {"OMPI_MCA_btl": "tcp", "SLURM_JOB_ID": "7"}
+
+
+def test_variables_that_are_no_utf_8_are_parted_and_joined_byte_for_byte() -> None:
+    given = {
+        os.fsdecode(name): os.fsdecode(value)
+        for name, value in {b"A": b"\xff", b"N\xfe": b"x", b"T": b"\xc3\xa9"}.items()
+    }
+    text, others = parted(given)
+    assert text == {"T": "é"}
+    assert others == {b"A": b"\xff", b"N\xfe": b"x"}
+    assert joined(text, others) == given

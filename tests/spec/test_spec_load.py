@@ -197,7 +197,7 @@ def test_arguments_and_allowed_changes_are_taken_as_they_are(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     "line",
     [
-        "rng: stream", "launcher: warm", "launcher: exec", "nodes: 2", "nodes: 1:2", "placement: {spares: 1}",
+        "rng: stream", "launcher: warm", "launcher: exec", "nodes: 1:2", "nodes: 3:4", "placement: {spares: 1}",
         "placement: {hosts: [a]}", "placement: {exclude: [a]}", "placement: {labels: {a: b}}", "restart: {fence: lease}",
         "data: {on_bad_loss: skip}", "data: {on_bad_loss: {factor: 3}}", "checkpoint: {dir: 's3://b/x'}",
         "checkpoint: {resume: 's3://b/x'}", "standby: {cuda: true}", "checkpoint: {memory_every: 10 steps}",

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from zrun.core.errors import ProtocolError
 from zrun.wire.frames import LARGEST_UP, PROTOCOL, decode_down, decode_up, encode
 from zrun.wire.order import Brief as BriefFrame
-from zrun.wire.order import End, Ending, Goodbye, JobBrief, JobOrder, LaunchPlan, Order
+from zrun.wire.order import End, Ending, Goodbye, JobBrief, JobOrder, LaunchPlan, Order, Peer
 from zrun.wire.report import CheckpointInfo, Doing, Hello, JobReport, NodeReport, Vitals
 
 
@@ -15,7 +15,7 @@ def test_reports_and_orders_read_back() -> None:
     job = JobReport(Doing.RUNNING, 2, 2, rows=b"\0" * 64, checkpoints=[CheckpointInfo(5, "b", "/p", 10, 0.1)])
     report = NodeReport("a", "boot", 7, 3, {"toy-1": job}, Vitals(cores=2), at=1.0)
     assert decode_up(encode(report)) == report
-    plan = LaunchPlan(1, 0, 1, 2, "127.0.0.1", 0, ["a"])
+    plan = LaunchPlan(1, 0, 1, 2, "127.0.0.1", 0, [Peer("a")])
     order = Order("boot", 4, {"toy-1": JobOrder(run=plan), "b-1": JobOrder(ending=Ending(End.KILL, 0.0, "why"))})
     assert decode_down(encode(order)) == order
     for down in (Goodbye("no"), BriefFrame([JobBrief("j", "/r", {"name": "x"}, {"A": "b"})])):

@@ -5,6 +5,7 @@ Checks that the wish makes sense now; what it leads to is the machine's decision
 
 import asyncio
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -49,17 +50,33 @@ class Commands:
         self.embedded = embedded
 
     async def tell(self, job: HeldJob, what: str, who: str, *, within_s: float | None = None,
-                   options: dict[str, Any] | None = None) -> int:  # fmt: skip
-        """The number of the journaled event. Raises ConflictError."""
+                   options: dict[str, Any] | None = None, secrets: Mapping[str, str] | None = None) -> int:  # fmt: skip
+        """The number of the journaled event. Raises ConflictError, UsageError.
+
+        `secrets`: values for a job that goes on; one that is live takes those it lacks, for its next attempt.
+        """
+        if what in FOR_FINAL and not job.state.over and set(secrets or ()) & set(job.missing_secrets):
+            return await self._complete(job, secrets or {})
         if job.state.over and (what not in FOR_FINAL or self.embedded):
             raise ConflictError(f"{job.id} is {job.state.state}: {job.state.reason}", f"zrun resume {job.id}")
         if not job.state.over and what in FOR_FINAL:
             raise ConflictError(f"{job.id} is {job.state.state}", f"zrun restart {job.id} begins a new attempt")
-        if options and "spec" in options:
-            _understood(options["spec"])
+        spec = _understood(options["spec"]) if options and "spec" in options else job.spec
+        if what in FOR_FINAL:
+            given = _fitting(secrets or {}, spec)
+            _nothing_missing(spec, {**job.handed.secrets, **given})
+            job.take_secrets(given)
         n = self.fleet.emit(job.id, Command(what, who, within_s, options or {}))
         await self.fleet.until_committed(n)
         return n
+
+    async def _complete(self, job: HeldJob, secrets: Mapping[str, str]) -> int:
+        """Values that this process does not have (it was started again) go on to the agents of a live job."""
+        job.take_secrets(_fitting(secrets, job.spec))
+        for node, link in list(self.fleet.links.items()):
+            link.briefed.discard(job.id)
+            self.fleet.send_order(node)
+        return self.fleet.committed_n
 
     async def submit(self, wanted: Wanted) -> HeldJob:
         """Raises UsageError for a job that cannot be taken in; nothing is left of it then."""
@@ -96,15 +113,34 @@ def _understood(told: Any) -> JobSpec:
 
 def _checked_spec(wanted: Wanted) -> JobSpec:
     spec = _understood(wanted.spec)
-    for name, value in (*wanted.env.items(), *wanted.secrets.items()):
+    _check_variables(wanted.env)
+    _check_variables(wanted.secrets)
+    _nothing_missing(spec, wanted.secrets)
+    return spec
+
+
+def _check_variables(given: Mapping[str, str]) -> None:
+    for name, value in given.items():
         if not _ENV_NAME.fullmatch(name) or "\0" in value:
             raise UsageError(f"{name!r} cannot be an environment variable")
-    missing = [name for name in spec.secrets if name not in wanted.secrets]
+
+
+def _fitting(secrets: Mapping[str, str], spec: JobSpec) -> dict[str, str]:
+    """Values under names that are secrets of the job; any other would become a variable that nobody sees."""
+    _check_variables(secrets)
+    unknown = [name for name in secrets if name not in spec.secrets]
+    if unknown:
+        raise UsageError(f"{', '.join(unknown)}: no secret of this job", "its names stand under secrets: in job.yaml")
+    return dict(secrets)
+
+
+def _nothing_missing(spec: JobSpec, secrets: Mapping[str, str]) -> None:
+    missing = [name for name in spec.secrets if name not in secrets]
     if missing:
         raise UsageError(
-            f"no value came for the secret {', '.join(missing)}", "set it in the environment of the launch"
+            f"no value came for the secret {', '.join(missing)}",
+            "set it in the environment of the launch or resume; over HTTP it goes into `secrets`",
         )
-    return spec
 
 
 def _checked_folder(run_dir: str) -> RunFolder:

@@ -17,11 +17,13 @@ from zrun.coordinator.inbox import Seats, busy, facts
 from zrun.coordinator.journal import Entry
 from zrun.coordinator.outbox import ACK_EVERY, Link, OrderBook
 from zrun.coordinator.papers import remark
+from zrun.coordinator.peer_keys import PeerKeys
 from zrun.coordinator.scribe import Scribe
 from zrun.coordinator.table import NodeSeen, Table
 from zrun.machine.actions import Action, Finish, Give, Note, OpenIncident
 from zrun.machine.events import Command, CoordinatorStarted, Event, NodeHeard, Submitted
 from zrun.machine.roll_call import roll_line
+from zrun.wire.order import Ack
 from zrun.wire.report import NodeReport
 
 DEFAULT_LEASE_S = 3.0
@@ -36,7 +38,8 @@ class Appender(Protocol):
 class Fleet:
     """All jobs, all nodes. `changed(job)` is called after anything a person could see of it changed."""
 
-    def __init__(self, journal: Appender, scribe: Scribe, clock: MachineClock, silence: SilenceClock, log: Any) -> None:
+    def __init__(self, journal: Appender, scribe: Scribe, clock: MachineClock, silence: SilenceClock, log: Any,
+                 peer_keys: PeerKeys | None = None) -> None:  # fmt: skip
         self.journal = journal
         self.scribe = scribe
         self.clock = clock
@@ -45,7 +48,7 @@ class Fleet:
         self.notebook = Notebook()
         self.jobs: dict[str, HeldJob] = {}
         self.table = Table()
-        self.book = OrderBook()
+        self.book = OrderBook(peer_keys)
         self.links: dict[str, Link] = {}
         self.trouble: str | None = None
         self.committed_n = 0
@@ -181,6 +184,8 @@ class Fleet:
         self.fold(seen)
         if first or link.reports % ACK_EVERY == 0:
             self.send_order(seen.node)
+        elif self.book.has_peers(seen.node):
+            link.send(Ack(seen.boot, report.serial))
 
     def fold(self, seen: NodeSeen) -> None:
         """Tell every live job what this node's newest report adds."""

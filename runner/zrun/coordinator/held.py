@@ -5,6 +5,7 @@ Environment and secret values come from whoever submitted; secrets are never wri
 
 import contextlib
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -15,17 +16,18 @@ import msgspec
 from zrun.coordinator.clock import MachineClock
 from zrun.coordinator.inbox import Told
 from zrun.coordinator.journal import Entry
+from zrun.coordinator.learning import Learning
 from zrun.coordinator.papers import Papers
 from zrun.coordinator.scribe import Scribe
 from zrun.coordinator.table import Table
 from zrun.coordinator.views import Views
-from zrun.core.durable import write_json
+from zrun.coordinator.watch import Watch
+from zrun.core.durable import write_bytes
 from zrun.core.ids import JobId
 from zrun.core.redact import Redactor
 from zrun.core.runfolder import RunFolder
 from zrun.machine.actions import Action, Record
 from zrun.machine.events import Command, Submitted
-from zrun.machine.hang import HangJudge
 from zrun.machine.job import JobMachine
 from zrun.machine.state import Job
 from zrun.spec.job import JobSpec, spec_from_dict, spec_to_dict
@@ -55,11 +57,9 @@ class HeldJob:
         self.machine = JobMachine(JobId(self.id))
         self._submitted = spec_from_dict(submitted.spec)
         self.told = Told()
-        self.judge: HangJudge | None = None
-        self.judged_attempt = 0
-        self.judged_since = 0.0
+        self.watch = Watch(Learning(self.folder, scribe, self._submitted))
         self.clock_from = unix(entry.wall)
-        self.views = Views(self.machine.job, self.clock_from, table, clock, lambda: self.judge)
+        self.views = Views(self.machine.job, self.clock_from, table, clock, self.watch)
         self.papers = Papers(self.folder, scribe, self.redactor, self.views.incident, self.views.verdict)
 
     @property
@@ -71,6 +71,11 @@ class HeldJob:
     def missing_secrets(self) -> list[str]:
         """Names without a value: this process did not see the submission."""
         return [name for name in self.spec.secrets if name not in self.handed.secrets]
+
+    def take_secrets(self, values: Mapping[str, str]) -> None:
+        """Handed in again: kept in memory as the first ones were; the old values stay hidden too."""
+        self.handed.secrets.update(values)
+        self.redactor.learn(values.values())
 
     @property
     def state(self) -> Job:
@@ -107,8 +112,8 @@ class Notebook:
         self._handed[job] = Handed(env, secrets)
 
     def keep_env(self, job: str, run_dir: Path) -> None:
-        """For the next life of this process. Raises OSError."""
-        write_json(run_dir / ENV_FILE, self._handed[job].env)
+        """For the next life of this process, in ASCII: a value may be no UTF-8. Raises OSError."""
+        write_bytes(run_dir / ENV_FILE, (json.dumps(self._handed[job].env, indent=2) + "\n").encode())
 
     def open(self, entry: Entry, scribe: Scribe, table: Table, clock: MachineClock) -> HeldJob:
         submitted = entry.event
@@ -121,7 +126,7 @@ class Notebook:
     def brief(self, job: HeldJob) -> JobBrief:
         return JobBrief(
             job.id, str(job.folder.root), spec_to_dict(job.spec), dict(job.handed.env), dict(job.handed.secrets)
-        )
+        ).parted()
 
     def redacted(self, report: NodeReport) -> NodeReport:
         """The report without secret values, before anything of it is kept."""
@@ -134,7 +139,8 @@ class Notebook:
             clean = held.redactor.value
             jobs[name] = msgspec.structs.replace(
                 said, failures=clean(said.failures), save_failures=clean(said.save_failures),
-                metrics=clean(said.metrics), warnings=clean(said.warnings), left_behind=clean(said.left_behind),
+                metrics=clean(said.metrics), warnings=clean(said.warnings),
+                left_behind=clean(said.left_behind), swept=clean(said.swept),
             )  # fmt: skip
         return msgspec.structs.replace(report, jobs=jobs)
 

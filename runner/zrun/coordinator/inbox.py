@@ -24,10 +24,12 @@ from zrun.machine.events import (
     NodeSilent,
     ProgressVerified,
     RankEnded,
+    RollCalled,
     SaveFailed,
     Suspected,
     Suspended,
 )
+from zrun.machine.waiting import differing
 from zrun.wire.report import Doing, JobReport
 
 VERIFY_EVERY_S: Final = 10.0
@@ -36,6 +38,8 @@ ALIVE_S: Final = 5.0
 """A script without steps counts as started after this much life."""
 NOT_BY_ITSELF: Final = "did not exit within"
 """How an agent says that it had to end a process whose script was over."""
+NOT_KILLED: Final = "cannot be killed"
+"""How an agent says that a process outlived its end."""
 IDLE: Final = JobReport(doing=Doing.IDLE, attempt=0, seen=0)
 _NEWS_FIRST: Final = frozenset({Doing.SETUP, Doing.STARTING, Doing.RUNNING})
 """Where the state is news and evidence follows; in the other states the evidence has to be known first."""
@@ -63,6 +67,8 @@ class Told:
     pruned: set[tuple[int, int]] = field(default_factory=set)
     suspected: Suspected | None = None
     suspended: bool = False
+    rolled: int = 0
+    """The newest attempt of which a roll call told why a rank failed."""
     duration_over: bool = False
 
     def note(self, event: Event, at: float) -> None:
@@ -98,6 +104,8 @@ class Told:
                 self.pruned |= {(event.attempt, step) for step in event.steps}
             case Suspected():
                 self.suspected = None if event.cleared else event
+            case RollCalled():
+                self.rolled = event.attempt
             case Suspended():
                 self.suspended = event.stopped
             case DurationOver():
@@ -134,10 +142,19 @@ def facts(job: str, told: Told, seen: NodeSeen, table: Table, seats: Seats, now:
         found += _progress(job, told, said, rows, table, seats, now)
     if said.failures and told.failures.get((seen.node, said.attempt)) != said.failures:
         found.append(RankEnded(seen.node, said.attempt, said.failures, _age(seen, said)))
+    if said.failures and said.attempt == seats.attempt != told.rolled:
+        found += _roll(job, table, seats)
     heard = _heard(job, seen, said)
     if _matters(told.heard.get(seen.node), heard):
         found.insert(0 if said.doing in _NEWS_FIRST else len(found), heard)
     return found
+
+
+def _roll(job: str, table: Table, seats: Seats) -> list[Event]:
+    """A rank has failed: do the places of all ranks tell by themselves why?"""
+    told = [table.nodes[node].standings(job) for node in seats.nodes if node in table.nodes]
+    because = differing({rank: at for of_node in told for rank, at in of_node.items()})
+    return [RollCalled(seats.attempt, list(because))] if because else []
 
 
 def busy(told: Told, seen: NodeSeen, holder: str) -> list[Event]:
@@ -155,6 +172,10 @@ def _heard(job: str, seen: NodeSeen, said: JobReport) -> NodeHeard:
         leaving_in_s=seen.report.leaving_in_s if seen.report else None,
         step=min((completed(row) for row in rows), default=0), ranks=len(rows),
         warned=tuple(words[:300] for words in said.warnings if NOT_BY_ITSELF in words)[:8],
+        stuck=tuple(words[:300] for words in said.left_behind if NOT_KILLED in words)[:8],
+        swept=tuple(words[:300] for words in said.swept),
+        address=seen.report.address if seen.report else "", peer_port=seen.report.peer_port if seen.report else 0,
+        master_port=said.master_port,
     )  # fmt: skip
 
 
@@ -168,7 +189,8 @@ def _matters(old: NodeHeard | None, new: NodeHeard) -> bool:
 def _without_beats(heard: NodeHeard) -> tuple[object, ...]:
     return (
         heard.boot, heard.doing, heard.attempt, heard.seen, heard.settled, heard.collected, heard.stopped_at,
-        heard.saved_at, heard.term_seen, heard.leaving_in_s is None,
+        heard.saved_at, heard.term_seen, heard.stuck, heard.swept, heard.leaving_in_s is None,
+        heard.address, heard.peer_port, heard.master_port,
     )  # fmt: skip
 
 

@@ -28,11 +28,13 @@ from zrun.coordinator.commands import Commands
 from zrun.coordinator.fleet import Fleet
 from zrun.coordinator.gate import Keys, is_loopback
 from zrun.coordinator.journal import Journal
+from zrun.coordinator.peer_keys import PeerKeys
 from zrun.coordinator.running import run_fleet
 from zrun.coordinator.scribe import Scribe
 from zrun.coordinator.stream import Changes
 from zrun.core.durable import create_exclusive, write_json
 from zrun.core.errors import LaunchError, UsageError, ZrunError
+from zrun.core.own_log import Renderer
 from zrun.core.private import make_folder
 from zrun.core.runfolder import RunFolder
 from zrun.wire.frames import LARGEST_UP
@@ -93,14 +95,15 @@ class Coordinator:
         self.code = 0
         self.home = config.home
         make_folder(self.home)
-        self.keys = Keys(read_token(RunFolder(self.home).token))
+        token = read_token(RunFolder(self.home).token)
+        self.keys = Keys(token)
         self.socket = opened.enter_context(contextlib.closing(bind(config.host, config.port)))
         self.journal = Journal(RunFolder(self.home).journal)
         opened.callback(self.journal.close)
         self.scribe = Scribe(log)
         opened.callback(self.scribe.close)
         clock = MachineClock()
-        self.fleet = Fleet(self.journal, self.scribe, clock, SilenceClock(), log)
+        self.fleet = Fleet(self.journal, self.scribe, clock, SilenceClock(), log, PeerKeys(token.encode()))
         if config.embedded:
             begin_embedded(self.fleet, RunFolder(self.home))
         for entry in self.journal.replay():
@@ -231,14 +234,12 @@ def read_token(path: Path) -> str:
 
 
 def own_log() -> Any:
-    """JSON lines on stderr with ts, event and because."""
+    """JSON lines on stderr, as in core/own_log.py."""
     return structlog.wrap_logger(
         structlog.PrintLogger(sys.stderr),
         processors=[
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True, key="ts"),
             structlog.processors.format_exc_info,
-            structlog.processors.JSONRenderer(default=str, ensure_ascii=False),
+            Renderer("coordinator"),
         ],
     )
 

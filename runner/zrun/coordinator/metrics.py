@@ -47,10 +47,15 @@ class Metrics(Collector):
         attempt = GaugeMetricFamily("zrun_job_attempt", "Newest attempt.", labels=["job"])
         restarts = CounterMetricFamily("zrun_job_restarts", "Attempts after the first.", labels=["job"])
         incidents = CounterMetricFamily("zrun_job_incidents", "Incidents by class.", labels=["job", "class"])
+        slow = GaugeMetricFamily(
+            "zrun_job_straggling", "Part of the time in which ranks wait for a steadily slower one.", labels=["job"]
+        )
         for job in self._fleet.jobs.values():
+            found = job.watch.stragglers.now if not job.state.over else []
+            slow.add_metric([job.id], max((one.lost for one in found), default=0.0))
             step.add_metric([job.id], job.state.best_step)
             attempt.add_metric([job.id], job.state.attempt)
             restarts.add_metric([job.id], job.state.restarts)
             for fault, count in Counter(i.fault.value for i in job.state.incidents).items():
                 incidents.add_metric([job.id, fault], count)
-        yield from (step, attempt, restarts, incidents)
+        yield from (step, attempt, restarts, incidents, slow)

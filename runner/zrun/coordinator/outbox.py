@@ -4,9 +4,11 @@ Orders are states, so what is sent again is the newest one and never a history. 
 """
 
 import asyncio
+import secrets
 from dataclasses import dataclass, field
 from typing import Final
 
+from zrun.coordinator.peer_keys import PeerKeys
 from zrun.wire.frames import encode
 from zrun.wire.order import Brief, Down, JobBrief, JobOrder, Order
 
@@ -68,8 +70,9 @@ class NodeOrders:
 class OrderBook:
     """The newest order of every node; `lease_s` goes with each."""
 
-    def __init__(self) -> None:
+    def __init__(self, keys: PeerKeys | None = None) -> None:
         self.nodes: dict[str, NodeOrders] = {}
+        self._keys = keys or PeerKeys(secrets.token_bytes(32))
 
     def give(self, node: str, boot: str, job: str, order: JobOrder) -> bool:
         """True if this changes what the node should do."""
@@ -103,12 +106,18 @@ class OrderBook:
         held = self.nodes.get(node)
         return held is not None and bool(held.jobs) and held.obeyed < held.serial and now - held.sent_at >= REPEAT_S
 
+    def has_peers(self, node: str) -> bool:
+        """Does it run an attempt with other nodes? Then its agent has to know whether it is heard."""
+        held = self.nodes.get(node)
+        return held is not None and any(o.run is not None and o.run.nnodes > 1 for o in held.jobs.values())
+
     def order(self, node: str, boot: str, acked: int, lease_s: float) -> Order | None:
         """The frame for this node, or None if what is written here is for another life of its agent."""
         held = self.nodes.get(node)
         if held is None or held.boot != boot:
             return None
-        return Order(boot, held.serial, dict(held.jobs), lease_s, acked)
+        jobs = {job: self._keys.put_in(job, order) for job, order in held.jobs.items()}
+        return Order(boot, held.serial, jobs, lease_s, acked)
 
     def send(self, link: Link, briefs: list[JobBrief], acked: int, lease_s: float, now: float) -> None:
         """Put the newest order into the outbox, each job's brief before its first one on this connection."""

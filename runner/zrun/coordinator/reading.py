@@ -5,7 +5,6 @@ No request names a file: jobs are looked up in memory, everything else is a numb
 """
 
 import asyncio
-import re
 from datetime import UTC, datetime
 from typing import Annotated, Any, Final, Literal
 
@@ -17,8 +16,8 @@ from zrun.coordinator.fleet import Fleet
 from zrun.coordinator.held import HeldJob
 from zrun.coordinator.papers import evidence_texts
 from zrun.core.errors import NotFoundError, UsageError
+from zrun.core.log_merge import Filter
 from zrun.core.manifest import scan
-from zrun.machine.state import Job
 
 MOST_LINES: Final = 10_000
 LARGEST_NUMBER: Final = 1_000_000
@@ -52,7 +51,8 @@ def reading_router(fleet: Fleet) -> APIRouter:
 
     @router.get("/{job}")
     async def status(held: HeldJob = found) -> dict[str, Any]:
-        return held.views.status()
+        """`secrets_missing`: names whose values a coordinator started again no longer has; resume hands them in."""
+        return {**held.views.status(), "secrets_missing": held.missing_secrets}
 
     @router.get("/{job}/incidents")
     async def incidents(held: HeldJob = found) -> dict[str, Any]:
@@ -120,7 +120,7 @@ def _add_logs(router: APIRouter, found: Any) -> None:
     async def read_logs(
         held: HeldJob = found,
         attempt: Attempt = None,
-        rank: Annotated[str | None, Query(pattern=r"^\d{1,6}(,\d{1,6})*$", max_length=200)] = None,
+        rank: Annotated[str | None, Query(pattern=r"^\d{1,6}(,\d{1,6})*$", max_length=8000)] = None,
         stream: Literal["stdout", "stderr"] | None = None,
         tail: Tail = 200,
         grep: Annotated[str | None, Query(max_length=200)] = None,
@@ -128,39 +128,26 @@ def _add_logs(router: APIRouter, found: Any) -> None:
         since: Annotated[str | None, Query(max_length=40)] = None,
         node: Annotated[str | None, Query(max_length=253)] = None,
         first_error: bool = False,
+        follow: bool = False,
+        after: Annotated[str, Query(max_length=logs.LONGEST_CURSOR)] = "",
     ) -> dict[str, Any]:
-        """Log lines, oldest first: of the newest attempt and all ranks unless said otherwise."""
-        wanted = logs.Wanted(tail, stream, level, _instant(since), _pattern(grep), node)
-        ranks = [int(r) for r in rank.split(",")] if rank else None
-        return await asyncio.to_thread(_lines, held, attempt, ranks, wanted, first_error=first_error)
+        """Log lines, oldest first: of the newest attempt and all ranks unless said otherwise.
+
+        `follow`: the answer has a cursor, and `after` with it gives the lines that came since, of newer attempts too.
+        """
+        wanted = Filter(
+            frozenset(int(r) for r in rank.split(",")) if rank else None, node, level, _instant(since) or "",
+            logs.pattern(grep), stream, logs.LONGEST_MATCH,
+        )  # fmt: skip
+        asked = logs.Asked(tail, attempt, first_error, follow, after)
+        return await asyncio.to_thread(_lines, held, asked, wanted)
 
 
-def _lines(
-    held: HeldJob, attempt: int | None, ranks: list[int] | None, wanted: logs.Wanted, *, first_error: bool
-) -> dict[str, Any]:
-    known = logs.attempts(held.folder)
-    if attempt is None:
-        attempt = known[-1] if known else 0
-    elif attempt not in known:
-        raise NotFoundError(f"{held.id} has no logs of attempt {attempt}", f"attempts with logs: {known or 'none'}")
-    there = logs.ranks(held.folder, attempt)
-    missing = [r for r in ranks or [] if r not in there]
-    if missing:
-        raise NotFoundError(f"no log of rank {missing[0]} in attempt {attempt}", f"ranks with logs: {there or 'none'}")
-    asked = ranks if ranks is not None else there
-    if first_error:
-        lines = logs.first_error(held.folder, attempt, _culprit(held.state, attempt, asked), wanted)
-    else:
-        lines = logs.read(held.folder, attempt, asked, wanted)
-    return {"job": held.id, "attempt": attempt, "ranks": there, "lines": held.redactor.value(lines)}
-
-
-def _culprit(job: Job, attempt: int, ranks: list[int]) -> list[int]:
-    """The rank that the verdict over this attempt names, if it is among those asked for."""
-    for incident in job.incidents:
-        if incident.attempt == attempt and incident.verdict is not None and incident.verdict.rank in ranks:
-            return [incident.verdict.rank]
-    return ranks
+def _lines(held: HeldJob, asked: logs.Asked, wanted: Filter) -> dict[str, Any]:
+    attempt = logs.chosen(held.folder, asked.attempt)
+    verdicts = [i.verdict for i in held.state.incidents if i.attempt == attempt and i.verdict is not None]
+    told = logs.answer(held.folder, asked, wanted, {v.rank for v in verdicts if v.rank is not None})
+    return {"job": held.id, **told, "lines": held.redactor.value(told["lines"])}
 
 
 def _events(held: HeldJob, tail: int, after: int) -> list[dict[str, Any]]:
@@ -186,12 +173,3 @@ def _instant(text: str | None) -> str | None:
     except (ValueError, OverflowError, OSError) as error:
         raise UsageError(f"since={text[:40]!r} is no time", "for example 2026-01-31T12:00:00Z") from error
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-def _pattern(text: str | None) -> re.Pattern[str] | None:
-    if not text:
-        return None
-    try:
-        return re.compile(text)
-    except (re.error, RecursionError, OverflowError) as error:
-        raise UsageError(f"grep is no regular expression: {error}") from error

@@ -3,12 +3,14 @@
 Decides nothing. Rows stay packed as they came until somebody looks at them; a look costs once per report.
 """
 
+import contextlib
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 from zrun.core.deck import Phase
 from zrun.core.rows import RankRow, RowFlag, unpack_rows
+from zrun.core.standing import Standing
 from zrun.wire.report import JobReport, NodeReport, Vitals
 
 
@@ -50,6 +52,14 @@ class NodeSeen:
         """Rank -> name of the script's own phase it is in."""
         said = self.job(job)
         return {int(rank): name for rank, name in said.phase_names.items() if rank.isdecimal()} if said else {}
+
+    def standings(self, job: str) -> dict[int, list[Standing]]:
+        """Of the ranks that stand still; what cannot be read is left out."""
+        found: dict[int, list[Standing]] = {}
+        for rank, told in (said.standings if (said := self.job(job)) else {}).items():
+            with contextlib.suppress(ValueError):
+                found[int(rank)] = [Standing.unpack(one) for one in told]
+        return found
 
     def rows_of(self, job: str, attempt: int) -> list[RankRow]:
         """Rows of this attempt; empty if it reports another one or what it sent are no rows."""

@@ -37,7 +37,10 @@ class PreemptBody(_Body):
 
 
 class ResumeBody(_Body):
+    """`secrets`: values for names under the job's secrets, which a coordinator started again no longer has."""
+
     options: dict[str, Any] = {}
+    secrets: dict[str, str] = {}
 
 
 def telling_router(commands: Commands) -> APIRouter:
@@ -64,7 +67,8 @@ def telling_router(commands: Commands) -> APIRouter:
 
     @router.post("/{job}/resume", status_code=202)
     async def resume(request: Request, held: HeldJob = found, body: ResumeBody | None = None) -> dict[str, Any]:
-        return await tell(request, held, "resume", options=body.options if body else {})
+        body = body or ResumeBody()
+        return await tell(request, held, "resume", options=body.options, secrets=body.secrets)
 
     @router.post("/{job}/save", status_code=202)
     async def save(request: Request, held: HeldJob = found) -> dict[str, Any]:

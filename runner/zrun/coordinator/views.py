@@ -3,13 +3,12 @@
 Machine time stands still while no coordinator runs; the wall time of what happened is the journal's. Reads only.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 from zrun.coordinator.clock import MachineClock
 from zrun.coordinator.table import NodeSeen, Table
-from zrun.machine.hang import HangJudge
-from zrun.machine.limits import Limit, effective_limits
+from zrun.coordinator.watch import Watch
+from zrun.machine.limits import Limit
 from zrun.machine.state import Job
 from zrun.machine.view import NodeNow, describe_view, incident_view, job_summary, job_view, verdict_view
 from zrun.spec.job import Watchdog
@@ -19,8 +18,7 @@ class Views:
     """`walls`: machine time of an event -> RFC 3339, for those that opened an attempt or an incident."""
 
     def __init__(
-        self, job: Job, submitted_unix: float, table: Table, clock: MachineClock,
-        judge: Callable[[], HangJudge | None],
+        self, job: Job, submitted_unix: float, table: Table, clock: MachineClock, watch: Watch,
     ) -> None:  # fmt: skip
         self.walls: dict[float, str] = {}
         self._job = job
@@ -28,11 +26,14 @@ class Views:
         self._submitted = submitted_unix
         self._table = table
         self._clock = clock
-        self._judge = judge
+        self._watch = watch
 
     def status(self) -> dict[str, Any]:
         now = self._clock.now()
         shown = job_view(self._job, now, self._nodes(now), limits=self._limits(), submitted_unix=self._submitted)
+        if not self._job.over:
+            shown["stragglers"] = [one.to_dict() for one in self._watch.stragglers.now]
+            shown["warnings"] += [self._watch.disorder] if self._watch.disorder else []
         return self._dated(self._with_kept(shown))
 
     def summary(self) -> dict[str, Any]:
@@ -76,12 +77,7 @@ class Views:
         return shown
 
     def _limits(self) -> list[Limit]:
-        judge = self._judge()
-        return (
-            judge.limits.table()
-            if judge
-            else effective_limits(self._job.spec.watchdog if self._job.spec else Watchdog())
-        )
+        return self._watch.limits(self._job.spec.watchdog if self._job.spec else Watchdog())
 
     def _nodes(self, now: float) -> dict[str, NodeNow]:
         """Nodes that have or had a part in this job; others are only what `job.nodes` says."""

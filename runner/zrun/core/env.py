@@ -1,7 +1,7 @@
 """Every environment variable zrun reads or gives, and the only place that touches `os.environ`."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 # Promised to scripts (SURFACE, "In the script").
@@ -29,6 +29,8 @@ SETTINGS: Final = "ZRUN_SETTINGS"
 COORDINATOR: Final = "ZRUN_COORDINATOR"
 TOKEN: Final = "ZRUN_TOKEN"  # noqa: S105 - the name of a variable
 TOKEN_FILE: Final = "ZRUN_TOKEN_FILE"  # noqa: S105 - the name of a variable
+NOTICE_FILE: Final = "ZRUN_NOTICE_FILE"
+"""For the agent: where somebody outside says why it takes ranks away from this node."""
 TORCH_INDEX: Final = "ZRUN_TORCH_INDEX"
 
 TORCHRUN: Final = (
@@ -39,8 +41,28 @@ TORCHRUN: Final = (
 )  # fmt: skip
 """The launcher owns these: what the caller's environment says is dropped before a job starts."""
 
-FOREIGN_PREFIXES: Final = ("SLURM_CPU_BIND", "SLURM_NTASKS", "SLURM_PROCID", "SLURM_LOCALID", "PMI_", "OMPI_", "PET_")
-"""Variables of other launchers that would contradict ours inside a rank."""
+OWN_PREFIXES: Final = ("ZRUN_", "TORCHELASTIC_", "PET_")
+"""Ours, and what would change torchrun's own options: its command line is written by zrun alone."""
+
+FOREIGN: Final = frozenset({
+    "SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_NPROCS", "SLURM_GTIDS", "SLURM_TASK_PID", "SLURM_STEPID",
+    "SLURM_TASKS_PER_NODE", "SLURM_LAUNCH_NODE_IPADDR", "SLURM_MPI_TYPE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS",
+    "HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE", "HOROVOD_CROSS_RANK",
+    "HOROVOD_CROSS_SIZE", "ALPS_APP_PE",
+})  # fmt: skip
+FOREIGN_PREFIXES: Final = (
+    "SLURM_CPU_BIND", "SLURM_MEM_BIND", "SLURM_NTASKS", "SLURM_STEP_", "SLURM_SRUN_COMM_", "SLURM_PMI", "PMI_", "PMIX_",
+    "OMPI_", "PRTE_", "HYDI_", "MV2_COMM_WORLD_", "JSM_NAMESPACE_", "FLUX_TASK_", "PALS_",
+)  # fmt: skip
+"""What other launchers tell the processes they start of rank, size and binding: it would contradict ours in a rank."""
+_TUNING: Final = ("OMPI_MCA_", "PMIX_MCA_")
+"""Their launchers set these as well, but a person may: they pass where the job itself names them."""
+
+WORLD_SIZES: Final = (
+    "WORLD_SIZE", "SLURM_NTASKS", "SLURM_NPROCS", "SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE",
+    "MV2_COMM_WORLD_SIZE", "HOROVOD_SIZE",
+)  # fmt: skip
+"""Each says, in its launcher's words, how many ranks there are."""
 
 
 def get(name: str, default: str = "") -> str:
@@ -63,13 +85,45 @@ def snapshot() -> dict[str, str]:
     return dict(os.environ)
 
 
-def without_launchers(environment: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
-    """(what may pass to a job, names taken out because a launcher owns them), for CASES E1 and E2."""
+def chosen(names: Iterable[str]) -> dict[str, str]:
+    """Those of these variables that this process has."""
+    return {name: os.environ[name] for name in names if name in os.environ}
+
+
+def owned(name: str) -> bool:
+    """Does zrun itself say this to each rank? Nobody else can."""
+    return name in TORCHRUN or name.startswith(OWN_PREFIXES)
+
+
+def without_launchers(environment: Mapping[str, str], *, asked: bool = False) -> tuple[dict[str, str], list[str]]:
+    """(what may pass to a job, names taken out because a launcher owns them); `asked`: the job itself names these."""
     kept: dict[str, str] = {}
     dropped: list[str] = []
     for name, value in environment.items():
-        if name in TORCHRUN or name.startswith(("ZRUN_", *FOREIGN_PREFIXES)):
+        foreign = name in FOREIGN or name.startswith(FOREIGN_PREFIXES)
+        if owned(name) or (foreign and not (asked and name.startswith(_TUNING))):
             dropped.append(name)
         else:
             kept[name] = value
     return kept, sorted(dropped)
+
+
+def is_text(value: str) -> bool:
+    """Can UTF-8 hold it? Else python shows bytes that are none as lone surrogates."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def parted(environment: Mapping[str, str]) -> tuple[dict[str, str], dict[bytes, bytes]]:
+    """(variables that are text, the others as their bytes), for a wire that carries UTF-8 alone."""
+    text = {name: value for name, value in environment.items() if is_text(name) and is_text(value)}
+    others = {os.fsencode(name): os.fsencode(value) for name, value in environment.items() if name not in text}
+    return text, others
+
+
+def joined(text: Mapping[str, str], others: Mapping[bytes, bytes]) -> dict[str, str]:
+    """What was parted, whole again."""
+    return {**text, **{os.fsdecode(name): os.fsdecode(value) for name, value in others.items()}}

@@ -25,14 +25,24 @@ def _forms(value: str) -> Iterator[str]:
     yield json.dumps(value)[1:-1]
     yield from (repr(value)[1:-1], json.dumps(repr(value)[1:-1])[1:-1])  # as an f-string's !r shows it
     yield json.dumps(value, ensure_ascii=False)[1:-1]
-    for text in (quote(value), quote(value, safe=""), quote_plus(value)):
+    raw = _raw(value)
+    for shown in (raw.decode("utf-8", "backslashreplace"), raw.decode("utf-8", "replace")):  # where it is no UTF-8
+        yield from (shown, json.dumps(shown)[1:-1])
+    for text in (quote(raw), quote(raw, safe=b""), quote_plus(raw)):
         yield text
         yield _lower_escapes(text)
-    raw = value.encode("utf-8", "surrogatepass")
     for offset in range(3):  # where the value begins within three bytes of something longer, as in user:password
         text = base64.b64encode(b"\0" * offset + raw).decode()
         begin, end = -(-8 * offset // 6), 8 * (offset + len(raw)) // 6
         yield from (text[begin:end], text[begin:end].translate(_URL_SAFE))
+
+
+def _raw(value: str) -> bytes:
+    """The bytes in the environment; of half a character that never was there, what python would make of it."""
+    try:
+        return value.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return value.encode("utf-8", "surrogatepass")
 
 
 _URL_SAFE: Final = str.maketrans("+/", "-_")
@@ -47,7 +57,12 @@ class Redactor:
     """Replaces the values it was given, longest first."""
 
     def __init__(self, values: Iterable[str] = ()) -> None:
-        self._values = {value for value in values if len(value) >= SHORTEST}
+        self._values: set[str] = set()
+        self.learn(values)
+
+    def learn(self, values: Iterable[str]) -> None:
+        """Hide these values too, from now on and for everybody who holds this redactor."""
+        self._values |= {value for value in values if len(value) >= SHORTEST}
         forms: set[str] = set()
         for value in self._values:
             lines = value.splitlines()
@@ -63,6 +78,10 @@ class Redactor:
     def also(self, values: Iterable[str]) -> "Redactor":
         """One that hides these values too."""
         return Redactor({*self._values, *values})
+
+    def finds(self, text: str) -> bool:
+        """Would `text` be changed?"""
+        return any(form in text for form in self._forms)
 
     def text(self, text: str) -> str:
         for form in self._forms:

@@ -81,6 +81,10 @@ class RunFolder:
         """What the agent of one node keeps for itself about this run."""
         return self.root / f"node-{node}"
 
+    def notice(self, node: str) -> Path:
+        """Written by somebody outside: why it takes ranks away from this node."""
+        return self.node(node) / "notice"
+
     def node_attempt(self, node: str, attempt: int) -> Path:
         """Spool files rank-R.out and rank-R.err, notes rank-R.notes, error files, torchrun.log of one attempt."""
         return self.node(node) / f"attempt-{attempt}"

@@ -192,6 +192,9 @@ LOGS: Final = Block(job.Logs, (
     Field("max_size", SIZE,
           "bytes of logs kept per job and attempt, divided over its ranks; head and tail of each log are kept, "
           "the middle goes", ("max_size_bytes",)),
+    Field("line_buffered", BOOLEAN,
+          "programs that are no python write line by line too (coreutils' libstdbuf.so is preloaded); "
+          "python always does"),
 ))  # fmt: skip
 
 
@@ -218,7 +221,7 @@ JOB: Final = Block(job.JobSpec, (
     Field("version", number("1", 1, 1), "of this format"),
     Field("name", JOB_NAME, "what the job is called; runs of one name continue each other"),
     Field("nodes", NODES, "how many machines; MIN:MAX lets the job go on with fewer", ("nodes_min", "nodes_max"),
-          later=Later("1 for now")),
+          later=Later("one number for now", lambda value: value[0] == value[1])),
     Field("nproc_per_node", _Processes(), "ranks on each node; auto: one per GPU, or one where there is none"),
     Field("run", RunLine(), "what torchrun takes after its own options: a script or -m module, and its arguments; "
           "split like a shell line, but no shell runs; a list is taken word for word"),

@@ -133,6 +133,7 @@ class Notify(_Data, frozen=True):
 
 class Logs(_Data, frozen=True):
     max_size_bytes: int = 1 << 30
+    line_buffered: bool = False
 
 
 class JobSpec(_Data, frozen=True):

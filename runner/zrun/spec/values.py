@@ -17,7 +17,7 @@ from zrun.spec.problem import Wrong, quoted
 
 FAULTS: Final = tuple(one.value for one in FaultClass)
 _SIGNALS: Final = tuple(sorted(one.name.removeprefix("SIG") for one in signal.Signals))
-_VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 _BOOLEANS: Final = {"yes": "true", "on": "true", "y": "true", "no": "false", "off": "false", "n": "false"}
 
 
@@ -69,14 +69,14 @@ def _job_name(text: str) -> str:
 def variable(text: str) -> str:
     """The name of an environment variable."""
     if not _VARIABLE.fullmatch(text):
-        raise Wrong(f"{quoted(text)} is not the name of a variable", "letters, digits and _, for example NCCL_DEBUG")
+        raise Wrong(f"{quoted(text)} is not the name of a variable", "letters, digits, _ . -, for example NCCL_DEBUG")
     return text
 
 
 def own_variable(text: str) -> None:
     """A variable that the job may set: the launcher's are refused rather than silently overwritten."""
     variable(text)
-    if text in env.TORCHRUN or text.startswith("ZRUN_"):
+    if env.owned(text):
         raise Wrong(f"{text} is set by zrun for each rank", "take it out")
 
 

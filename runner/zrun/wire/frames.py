@@ -8,7 +8,7 @@ from zrun.core.errors import ProtocolError
 from zrun.wire.order import Down
 from zrun.wire.report import Up
 
-PROTOCOL: Final = 1
+PROTOCOL: Final = 2
 LARGEST_UP: Final = 4 << 20
 """Bytes; a larger frame from an agent is refused."""
 

@@ -8,6 +8,16 @@ from typing import Any
 
 import msgspec
 
+from zrun.core import env
+
+
+class Peer(msgspec.Struct, frozen=True):
+    """A node of an attempt, and where its agent answers other agents; port 0: nowhere."""
+
+    node: str
+    address: str = ""
+    port: int = 0
+
 
 class LaunchPlan(msgspec.Struct, frozen=True):
     """One attempt as one node has to run it."""
@@ -19,8 +29,9 @@ class LaunchPlan(msgspec.Struct, frozen=True):
     """Ranks on this node; 0 = the agent finds out (auto: GPUs, else 1 for `auto`/`gpu`, cores for `cpu`)."""
     master_addr: str
     master_port: int
-    """0: this node has node_rank 0 and picks a free port."""
-    peers: list[str]
+    """0: node rank 0 picks a free port and reports it; the others start no rank before they are told which."""
+    peers: list[Peer]
+    """All nodes of the attempt, this one too, by node rank."""
     cause: str = ""
     """ZRUN_RESTART_CAUSE."""
     resume: str = "auto"
@@ -28,6 +39,8 @@ class LaunchPlan(msgspec.Struct, frozen=True):
     fresh: bool = False
     quarantined: list[str] = []
     skip_setup: bool = False
+    key: str = ""
+    """What the agents of this attempt prove themselves to each other with; filled in when the order is sent."""
 
 
 class End(StrEnum):
@@ -78,6 +91,18 @@ class JobBrief(msgspec.Struct, frozen=True):
     env: dict[str, str]
     """The submitter's environment, launcher-owned names taken out."""
     secrets: dict[str, str] = {}
+    env_bytes: dict[bytes, bytes] = {}
+    """Variables that are no UTF-8; `parted` puts them here, `whole` back among the others."""
+    secret_bytes: dict[bytes, bytes] = {}
+
+    def parted(self) -> "JobBrief":
+        """As it can cross the wire, byte for byte."""
+        (text, others), (secrets, more) = env.parted(self.env), env.parted(self.secrets)
+        return msgspec.structs.replace(self, env=text, env_bytes=others, secrets=secrets, secret_bytes=more)
+
+    def whole(self) -> "JobBrief":
+        given, secrets = env.joined(self.env, self.env_bytes), env.joined(self.secrets, self.secret_bytes)
+        return msgspec.structs.replace(self, env=given, env_bytes={}, secrets=secrets, secret_bytes={})
 
 
 class Order(msgspec.Struct, frozen=True, tag="order", tag_field="t"):
@@ -89,6 +114,13 @@ class Order(msgspec.Struct, frozen=True, tag="order", tag_field="t"):
     lease_s: float = 3.0
     acked: int = 0
     """The newest report serial seen."""
+
+
+class Ack(msgspec.Struct, frozen=True, tag="ack", tag_field="t"):
+    """Report `acked` of this life of the agent was heard: its lease runs from when that was sent."""
+
+    boot: str
+    acked: int
 
 
 class Brief(msgspec.Struct, frozen=True, tag="brief", tag_field="t"):
@@ -114,4 +146,4 @@ class Leave(msgspec.Struct, frozen=True, tag="leave", tag_field="t"):
     why: str = ""
 
 
-Down = Order | Brief | Stacks | Goodbye | Leave
+Down = Order | Ack | Brief | Stacks | Goodbye | Leave

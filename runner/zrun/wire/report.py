@@ -77,10 +77,18 @@ class JobReport(msgspec.Struct, frozen=True):
     warnings: list[str] = []
     left_behind: list[str] = []
     """Processes or files that could not be removed, in words."""
+    swept: list[str] = []
+    """What dead processes of `attempt` (or of what was before it) had left outside its folders, in words: gone."""
     pruned: list[int] = []
     """Steps whose checkpoints were deleted in `attempt` to make room for newer ones, at most the newest 64."""
     phase_names: dict[str, str] = {}
     """rank -> the name of the phase it is in, for ranks in a phase of the script's own."""
+    standings: dict[str, list[list[int]]] = {}
+    """rank -> where it stands on each of its groups (core/standing.py), of ranks that have stood still for a while."""
+    collective_timeout_s: float = 0.0
+    """After which the script's process groups give a collective up: the shortest one; 0 = not known."""
+    master_port: int = 0
+    """Where the store of `attempt` listens, told by the node with node_rank 0 once it has picked the port."""
 
 
 class Vitals(msgspec.Struct, frozen=True):
@@ -109,6 +117,10 @@ class NodeReport(msgspec.Struct, frozen=True, tag="report", tag_field="t"):
     """Unix seconds on the node's clock, for people only."""
     leaving_in_s: float | None = None
     """This node is about to leave (agent got TERM): seconds until it must be gone."""
+    address: str = ""
+    """This node's own end of the agent's connection to the coordinator: where other nodes can reach it."""
+    peer_port: int = 0
+    """Where its agent answers the agents of other nodes (UDP)."""
 
 
 class Hello(msgspec.Struct, frozen=True, tag="hello", tag_field="t"):
