@@ -1,6 +1,7 @@
 """What every test gets: a registry of its own, no launcher's variables, and no way to be skipped in silence."""
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,10 @@ ALLOWED_TO_SKIP: frozenset[str] = frozenset()
 """Test ids that may be skipped, each with its reason beside it."""
 
 skipped: list[str] = []
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # Begun in the background of a script, which ignores Ctrl-C: the programs under test would inherit that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)

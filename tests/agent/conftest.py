@@ -23,7 +23,7 @@ from zrun.agent.main import Agent, AgentConfig
 from zrun.core.durable import write_json
 from zrun.spec.job import spec_from_dict, spec_to_dict
 from zrun.wire.frames import decode_up, encode
-from zrun.wire.order import Brief, Down, End, Ending, JobBrief, JobOrder, LaunchPlan, Leave, Order
+from zrun.wire.order import Brief, Down, End, Ending, JobBrief, JobOrder, LaunchPlan, Leave, Order, Peer
 from zrun.wire.report import Doing, Hello, JobReport, NodeReport
 
 STAND_INS = Path(__file__).with_name("stand_ins")
@@ -32,7 +32,7 @@ TOKEN = "0123456789abcdef"
 
 def plan(attempt: int, nproc: int = 2) -> LaunchPlan:
     return LaunchPlan(
-        attempt=attempt, node_rank=0, nnodes=1, nproc=nproc, master_addr="127.0.0.1", master_port=0, peers=["a"]
+        attempt=attempt, node_rank=0, nnodes=1, nproc=nproc, master_addr="127.0.0.1", master_port=0, peers=[Peer("a")]
     )
 
 

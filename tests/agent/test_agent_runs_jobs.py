@@ -74,7 +74,10 @@ def test_a_killed_rank_fails_the_attempt_and_the_next_one_runs(place: Any, livin
             await fake.until_doing(Doing.FINISHED, 2)
 
     asyncio.run(story())
-    assert lines_of(place, 1, 1)[-1]["msg"] == "the last line"
+    assert [line["msg"] for line in lines_of(place, 1, 1)[-2:]] == [
+        "the last line",
+        "[zrun: killed by SIGKILL, not by zrun]",
+    ]
     stack = (place.run_dir / "incidents" / "0001" / "stacks" / "rank-0.txt").read_text()
     assert "in step" in stack
     facts = json.loads((place.run_dir / "incidents" / "0001" / "node-a.json").read_text())

@@ -8,18 +8,17 @@ import pytest
 
 from zrun.agent import evidence, launch, preflight
 from zrun.agent.once import Once
-from zrun.agent.oom import OomCounter
 from zrun.agent.vitals import read
 from zrun.core import env
 from zrun.core.errors import LaunchError
 from zrun.core.runfolder import RunFolder
 from zrun.core.settings import RankSettings
 from zrun.spec.job import JobSpec, Resources
-from zrun.wire.order import LaunchPlan
+from zrun.wire.order import LaunchPlan, Peer
 from zrun.wire.report import Vitals
 
 PLAN = LaunchPlan(
-    attempt=2, node_rank=0, nnodes=1, nproc=2, master_addr="127.0.0.1", master_port=0, peers=["a"], cause="crash",
+    attempt=2, node_rank=0, nnodes=1, nproc=2, master_addr="127.0.0.1", master_port=0, peers=[Peer("a")], cause="crash",
     quarantined=["e0-s000004-7f3a9c21"],
 )  # fmt: skip
 
@@ -84,17 +83,6 @@ def test_ports_are_free_and_differ() -> None:
     assert len({launch.free_port() for _ in range(8)}) > 1
 
 
-@pytest.mark.parametrize("text", ["low 3\noom 1\noom_kill {}\n", "oom_kill_disable 0\nunder_oom 0\noom_kill {}\n"])
-def test_the_kernels_kills_for_memory_are_counted(tmp_path: Path, text: str) -> None:
-    file = tmp_path / "counter"
-    file.write_text(text.format(1))
-    counter = OomCounter([tmp_path / "absent", file])
-    assert not counter.moved()
-    file.write_text(text.format(2))
-    assert counter.moved()
-    assert not counter.moved()
-
-
 def test_equal_stacks_stand_once() -> None:
     text = evidence.grouped(
         {0: "Thread 0x7f01\n f", 1: "Thread 0x7f02\n f", 2: "Thread 0x7f03\n g", 3: "Thread 0x14\n f"}
@@ -117,7 +105,9 @@ def test_nccl_is_told_to_end_no_process_whatever_the_caller_says(tmp_path: Path)
 
 
 def test_gpus_that_are_not_there_are_refused_and_auto_takes_one_rank() -> None:
-    plan = LaunchPlan(attempt=1, node_rank=0, nnodes=1, nproc=0, master_addr="127.0.0.1", master_port=0, peers=["a"])
+    plan = LaunchPlan(
+        attempt=1, node_rank=0, nnodes=1, nproc=0, master_addr="127.0.0.1", master_port=0, peers=[Peer("a")]
+    )
     with pytest.raises(LaunchError, match="nproc_per_node is gpu, but this node has no GPU"):
         launch.ranks_here(JobSpec(name="toy", run=["train.py"], nproc_per_node="gpu"), plan, 0)
     assert launch.ranks_here(JobSpec(name="toy", run=["train.py"], nproc_per_node="gpu"), plan, 4) == 4

@@ -13,13 +13,14 @@ from zrun.agent.node_machine import NodeMachine
 from zrun.core.deck import Flag, Phase, StopKind
 from zrun.core.deck_reader import DeckState
 from zrun.core.failure import Failure, FailureKind
-from zrun.wire.order import End, Ending, JobOrder, LaunchPlan
+from zrun.wire.order import End, Ending, JobOrder, LaunchPlan, Peer
 from zrun.wire.report import Doing
 
 SOURCES = Path(__file__).parents[2] / "agent" / "zrun" / "agent"
 PURE = (
     "node_machine", "node_state", "node_record", "node_ending", "node_finish", "node_events", "node_actions",
-    "stop_step", "early_exit", "failures", "rank_story",
+    "node_launch", "node_reach",
+    "stop_step", "early_exit", "failures", "rank_story", "last_line",
 )  # fmt: skip
 FORBIDDEN = {
     "asyncio", "time", "random", "os", "socket", "subprocess", "threading", "logging", "structlog", "psutil",
@@ -28,7 +29,9 @@ FORBIDDEN = {
 
 
 def order(attempt: int, **more: Any) -> e.OrderReceived:
-    plan = LaunchPlan(attempt=attempt, node_rank=0, nnodes=1, nproc=2, master_addr="m", master_port=0, peers=["a"])
+    plan = LaunchPlan(
+        attempt=attempt, node_rank=0, nnodes=1, nproc=2, master_addr="m", master_port=0, peers=[Peer("a")]
+    )
     return e.OrderReceived(JobOrder(run=plan, attempt=attempt, **more))
 
 
@@ -41,7 +44,8 @@ def deck(rank: int, **more: Any) -> DeckState:
         "rank": rank, "attempt": 1, "pid": 100 + rank, "pid_started": 1, "phase": Phase.STEP, "phase_name": "",
         "flags": Flag.SESSION, "step": 3, "completed": 2, "progress": 1, "progress_at": 1.0, "phase_at": 1.0,
         "step_s": 0.1, "batch": None, "total_steps": 10, "ack_seq": 0, "coll_seq": 0, "coll_done": 0,
-        "coll_entered_at": 0.0, "coll_left_at": 0.0, "coll_bytes": 0, "coll_group": 0, "coll_op": "none", "metrics": {},
+        "coll_entered_at": 0.0, "coll_left_at": 0.0, "coll_bytes": 0, "coll_group": 0, "coll_op": "none",
+        "coll_group_seq": 0, "beat_at": 0.0, "wait_s": 0.0, "metrics": {},
     }  # fmt: skip
     return DeckState(**{**values, **more})
 
@@ -62,7 +66,7 @@ class Play:
         for event in events:
             self.now += 0.1
             out += self.machine.handle(event, self.now)
-        return [action for action in out if not isinstance(action, a.Say)]
+        return [action for action in out if not isinstance(action, a.Say | a.TellRank)]
 
     def running(self, attempt: int = 1) -> "Play":
         self.say(order(attempt), e.KeeperReady([]), e.Launched([0, 1]), e.RankSeen(0, 100), e.RankSeen(1, 101))
@@ -300,6 +304,36 @@ def test_a_dead_keepers_attempt_is_over_when_its_successor_has_swept() -> None:
     assert isinstance(keeper, a.EnsureKeeper)
     play.say(e.KeeperReady([]))
     assert play.doing == Doing.IDLE
+
+
+def test_a_node_that_ran_the_job_before_is_not_idle_until_a_keeper_has_ended_what_was_left() -> None:
+    play = Play()
+    (keeper,) = play.say(e.LeftBefore())
+    assert isinstance(keeper, a.EnsureKeeper)
+    assert play.doing == Doing.STOPPING
+    assert play.say(order(2)) == []
+    (start,) = play.say(e.KeeperReady(["process 7 cannot be killed"], ["shared memory psm_1"]))
+    assert isinstance(start, a.StartTorchrun)
+    assert play.machine.state.left_behind == ["process 7 cannot be killed"]
+
+
+def test_a_keeper_that_cannot_be_started_to_end_what_was_left_holds_nobody_up() -> None:
+    play = Play()
+    play.say(e.LeftBefore(), e.LaunchRefused(Failure(-1, "a", FailureKind.LAUNCH, 1.0, message="no memory")))
+    assert (play.doing, play.machine.state.left_behind) == (Doing.IDLE, ["no memory"])
+
+
+def test_what_could_not_be_ended_is_told_until_it_has_ended_also_in_the_next_attempt() -> None:
+    play = Play().running()
+    play.say(ending(1, End.KILL), e.Swept(["process 7 cannot be killed"], ["shared memory psm_1"]))
+    state = play.machine.state
+    assert (play.doing, state.left_behind, state.removed) == (
+        Doing.IDLE, ["process 7 cannot be killed"], ["shared memory psm_1"],
+    )  # fmt: skip
+    play.say(order(2))
+    assert (state.left_behind, state.removed) == (["process 7 cannot be killed"], [])
+    play.say(e.Freed([], ["shared memory psm_2"]))
+    assert (play.doing, state.left_behind, state.removed) == (Doing.STARTING, [], ["shared memory psm_2"])
 
 
 @pytest.mark.parametrize("events", list(itertools.permutations(range(5), 5)))

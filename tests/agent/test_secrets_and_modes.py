@@ -110,7 +110,7 @@ def test_the_agents_own_log_hides_secrets(capsys: pytest.CaptureFixture[str]) ->
         log.exception(said_text, error=error, why=OSError(SECRET), deep={"a": [SECRET]})
     said = json.loads(capsys.readouterr().err)
     assert SECRET not in json.dumps(said)
-    assert (said["event"], said["deep"]) == ("with [secret]", {"a": ["[secret]"]})
+    assert (said["msg"], said["deep"]) == ("with [secret]", {"a": ["[secret]"]})
 
 
 def test_an_agent_that_never_met_a_coordinator_does_not_say_that_training_goes_on() -> None:

@@ -5,22 +5,33 @@ Reads and writes files; decides nothing and starts nothing.
 
 import asyncio
 import os
+import re
 import shutil
 import socket
 import time
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, Final
 
 from zrun.agent.decks import Decks
-from zrun.agent.evidence import Subject
+from zrun.agent.disks import full_disks
+from zrun.agent.evidence import Subject, stack_of
 from zrun.agent.launch import Where, explained
 from zrun.agent.logs import AttemptLogs
+from zrun.agent.oom import MemoryWatch
 from zrun.agent.rank_story import RankStory
 from zrun.agent.stop_step import StopAsk
 from zrun.core.deck import wake_path
 from zrun.core.errors import LaunchError
-from zrun.core.notes import NoteReader
+from zrun.core.notes import NoteKind, NoteReader
 from zrun.core.redact import Redactor
+
+CHILD_KILLED: Final = re.compile(r"killed by signal: Killed|died with <Signals.SIGKILL|exit status (137|-9)")
+"""What DataLoader and subprocess say of a child that got SIGKILL."""
+LOADER_GONE: Final = re.compile(
+    r"torch/utils/data/dataloader\.py.*^(Connection\w*|EOF|BrokenPipe)Error", re.DOTALL | re.MULTILINE
+)
+"""A DataLoader that only saw the line to its worker break."""
 
 
 class Attempt:
@@ -28,9 +39,9 @@ class Attempt:
 
     def __init__(
         self, where: Where, ranks: list[int], cap_bytes: int, say: Callable[[str], None], poked: Callable[[], None],
-        hidden: Callable[[], Redactor],
+        hidden: Callable[[], Redactor], disks: list[Path],
     ) -> None:  # fmt: skip
-        self.where, self.ranks = where, ranks
+        self.where, self.ranks, self._disks = where, ranks, disks
         try:
             self.decks = Decks(where.shm_dir, ranks, time.monotonic())
             self._wake = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
@@ -39,15 +50,19 @@ class Attempt:
             why = explained(error, where.shm_dir) if isinstance(error, OSError) else str(error)
             raise LaunchError(f"{why}: shared memory of the attempt cannot be used") from error
         self.logs = AttemptLogs(where, ranks, cap_bytes, say, hidden)
+        self.memory = MemoryWatch(time.time())
         self._hidden = hidden
         self._notes = {rank: NoteReader(where.attempt_dir / f"rank-{rank}.notes") for rank in ranks}
         for rank, notes in self._notes.items():
             if rank in ranks:
                 notes.read()  # of an earlier launch of the same attempt
         self._poked = poked
+        self._sampling: asyncio.Task[None] | None = None
         asyncio.get_running_loop().add_reader(self._wake, self._woken)
 
     def close(self) -> None:
+        if self._sampling is not None:
+            self._sampling.cancel()
         asyncio.get_running_loop().remove_reader(self._wake)
         self._wake.close()
         self.decks.close()
@@ -58,16 +73,48 @@ class Attempt:
         self.logs.remove_drained()
         clear(self.where, self.ranks, self._hidden())
 
+    def look(self, living: Sequence[RankStory]) -> None:
+        """At the living ranks' processes, from outside."""
+        pids = {story.rank: story.pid for story in living}
+        self.decks.look(pids, time.monotonic())
+        self.memory.look(pids, time.time())
+        self._look_at_suspects(living)
+
     def notes(self, rank: int) -> list[dict[str, Any]]:
+        """What the rank wrote since; last words with what only the node can know about them."""
         reader = self._notes.get(rank)
-        return reader.read() if reader is not None else []
+        found = reader.read() if reader is not None else []
+        return [note | self._seen_from_here(rank, note) for note in found]
+
+    def _seen_from_here(self, rank: int, note: dict[str, Any]) -> dict[str, Any]:
+        """`oom`: the child whose death it speaks of was killed by the kernel; `full_disks`: the room there was then."""
+        if note.get("kind") != NoteKind.LAST_WORDS:
+            return {}
+        speaks = CHILD_KILLED.search(str(note.get("message"))) or LOADER_GONE.search(str(note.get("traceback")))
+        oom = bool(speaks) and self.memory.killed(rank, float(note.get("at") or 0.0), time.time())
+        return {"oom": oom, "full_disks": full_disks(self._disks)}
 
     def write_order(self, ask: StopAsk, within_s: float) -> None:
         self.decks.write_order(
             ask.kind, ask.sequence, ask.step, confirmed=ask.confirmed, deadline=time.time() + within_s
         )
 
+    def _look_at_suspects(self, living: Sequence[RankStory]) -> None:
+        """Take the stacks of those again of whom one was taken and who have not moved since."""
+        due = self.decks.at_work.due({s.rank: s.deck for s in living if s.deck is not None}, time.monotonic())
+        if due and (self._sampling is None or self._sampling.done()):
+            chosen = self.subjects(story for story in living if story.rank in due)
+            self._sampling = asyncio.get_running_loop().create_task(self._sample(chosen))
+
+    async def _sample(self, subjects: list[Subject]) -> None:
+        try:
+            stacks = {subject.story.rank: await stack_of(subject) for subject in subjects}
+        except OSError:
+            return  # its dump cannot be read: then it counts as not at work
+        self.decks.at_work.note(stacks, self.decks.read(), time.monotonic())
+
     def subjects(self, stories: Iterable[RankStory]) -> list[Subject]:
+        self.logs.poll()
         return [
             Subject(
                 story, self.where.attempt_dir / f"rank-{story.rank}.stacks", self.decks.ring(story.rank),

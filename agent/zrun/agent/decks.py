@@ -3,19 +3,29 @@
 It reads only; a rank whose GIL is held or that is stopped is seen as well as any other. Judges nothing.
 """
 
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from zrun.agent import proc_table
+from zrun.agent.at_work import AtWork
 from zrun.agent.rank_story import RankStory
 from zrun.agent.virtual_clock import VirtualClock
+from zrun.agent.wait_share import WaitShares
 from zrun.core.deck import Flag, Phase, StopKind, deck_path
 from zrun.core.deck_reader import CollectiveRecord, DeckReader, DeckState
 from zrun.core.rows import RankRow, RowFlag
+from zrun.core.standing import Standing
 
 STOPPED_S: Final = 0.5
 """Of the agent's own virtual time: so long a rank must be in state T before that means anything."""
+
+BLOCKED_S: Final = 1.0
+"""Without a beat of its watcher thread, which wants the GIL every 50 ms."""
+
+STILL_S: Final = 0.75
+"""Without progress and without a collective entered or left."""
 
 WINDOW_S: Final = 0.5
 """CPU share and moving I/O are judged over at least so long: reports may follow each other at once."""
@@ -48,6 +58,8 @@ class Decks:
         for rank, look in self._looks.items():
             look.reader = DeckReader(deck_path(shm_dir, rank))
         self._clock = VirtualClock(now)
+        self._waits = WaitShares()
+        self.at_work = AtWork()
 
     def close(self) -> None:
         for look in self._looks.values():
@@ -56,11 +68,34 @@ class Decks:
                 look.reader = None
 
     def read(self) -> dict[int, DeckState]:
-        return {rank: look.reader.read() for rank, look in self._looks.items() if look.reader is not None}
+        found = {rank: look.reader.read() for rank, look in self._looks.items() if look.reader is not None}
+        self._waits.note(found, time.monotonic())
+        return found
 
     def ring(self, rank: int) -> list[CollectiveRecord]:
         look = self._looks.get(rank)
         return look.reader.ring() if look is not None and look.reader is not None else []
+
+    def standings(self, stories: dict[int, RankStory], now: float) -> dict[int, list[Standing]]:
+        """Of each rank that has stood still for STILL_S, and of all once one has failed: where it stands on each of its
+        groups, newest last; on one that it has not used of late, at 0.
+        """
+        failed = any(not story.alive and not story.finished for story in stories.values())
+        found: dict[int, list[Standing]] = {}
+        for rank, look in self._looks.items():
+            deck = look.reader.read() if look.reader is not None else None
+            if deck is None or not deck.coll_seq or (not failed and now - _moved_at(deck) < STILL_S):
+                continue
+            members = stories[rank].groups if rank in stories else set()
+            newest = {group: Standing(group, 0, "none", 0, inside=False) for group in sorted(members)}
+            for one in self.ring(rank):
+                newest.pop(one.group, None)  # so that the newest comes last
+                inside = one.sequence > deck.coll_done
+                newest[one.group] = Standing(
+                    one.group, one.group_sequence, one.op, one.bytes, inside, one.blocking and inside
+                )
+            found[rank] = list(newest.values())
+        return found
 
     def write_order(self, kind: StopKind, sequence: int, step: int, *, confirmed: bool, deadline: float) -> None:
         """Into every rank's order page; `deadline` is Unix seconds."""
@@ -103,6 +138,10 @@ class Decks:
         cpu, moving = self._since_told(story, look, now)
         stopped = look.state in ("T", "t")
         flags = _flags(story, deck, moving=moving)
+        if not stopped and RowFlag.ALIVE in flags and deck.beat_at and now - deck.beat_at >= BLOCKED_S:
+            flags |= RowFlag.GIL_HELD
+        if self.at_work.of(deck, now):
+            flags |= RowFlag.AT_WORK
         if stopped and look.stopped_s >= STOPPED_S and others_run:
             flags |= RowFlag.NODE_OTHERS_RUN
         coll_at = deck.coll_entered_at if deck.in_collective else deck.coll_left_at
@@ -111,6 +150,7 @@ class Decks:
             age_s=_age(deck.progress_at, now), phase_age_s=_age(deck.phase_at, now), step_s=deck.step_s,
             coll_seq=deck.coll_seq, coll_age_s=_age(coll_at, now), coll_op=deck.coll_op, cpu=cpu,
             state="T" if stopped else look.state, flags=flags, stopped_s=look.stopped_s,
+            wait_share=self._waits.of(story.rank),
         )  # fmt: skip
 
     def _since_told(self, story: RankStory, look: _Look, now: float) -> tuple[float, bool]:
@@ -143,6 +183,10 @@ def _flags(story: RankStory, deck: DeckState, *, moving: bool) -> RowFlag:
         if true:
             flags |= flag
     return flags
+
+
+def _moved_at(deck: DeckState) -> float:
+    return max(deck.progress_at, deck.coll_entered_at, deck.coll_left_at)
 
 
 def _age(at: float, now: float) -> float:

@@ -27,6 +27,8 @@ from zrun.core.user_code import UserCode, shown
 DUMP_SIGNAL: Final = SIGRTMIN + 4
 LIMIT_S: Final = 3.0
 LARGEST_DUMP: Final = 1 << 20
+BLOCKED_S: Final = 1.0
+"""Without a beat of the watcher thread."""
 ANSWER_S: Final = 0.5
 QUIET_S: Final = 0.05
 """A dump that did not grow for so long is whole."""
@@ -63,7 +65,7 @@ async def take_stacks(subjects: Sequence[Subject], folder: Path, node: str, hidd
     """Into `folder`: rank-R.txt of each rank that has a stack, and grouped-NODE.txt. Raises OSError."""
     make_folder(folder)
     living = [subject for subject in subjects if subject.story.alive and subject.story.pid]
-    stacks = {s.story.rank: text for s in subjects if s not in living and (text := _fatal(s.dump))}
+    stacks = {s.story.rank: text for s in subjects if s not in living and (text := fatal_stack(s.dump))}
     tasks = [asyncio.create_task(_into(stacks, subject)) for subject in living]
     if tasks:
         _, late = await asyncio.wait(tasks, timeout=LIMIT_S)
@@ -83,7 +85,7 @@ def user_lines(stacks: dict[int, str], users: UserCode, start: Path) -> dict[int
     return {rank: shown(place, start) for rank, place in found.items() if place is not None}
 
 
-def _fatal(dump: Path) -> str:
+def fatal_stack(dump: Path) -> str:
     """What a rank that is dead wrote at the signal it died of; "" if it did not."""
     try:
         with dump.open("rb") as file:
@@ -104,11 +106,19 @@ async def stack_of(subject: Subject) -> str:
     found = proc_table.stat(subject.story.pid)
     if found is None or not found.alive:
         return ""
+    if _blocked(subject.story) and (text := await _spy(subject.story.pid)) and not text.startswith("py-spy:"):
+        return text  # a signal may cut the very call short that blocks it
     if found.state not in ("T", "t") and Flag.DUMP_READY in subject.story.flags:
         text = await _ask(subject, found.proc)
         if text:
             return text
     return await _spy(subject.story.pid)
+
+
+def _blocked(story: RankStory) -> bool:
+    """Does native code hold its interpreter?"""
+    beat_at = story.deck.beat_at if story.deck is not None else 0.0
+    return beat_at > 0.0 and time.monotonic() - beat_at >= BLOCKED_S
 
 
 async def _ask(subject: Subject, proc: proc_table.Proc) -> str:

@@ -4,7 +4,6 @@ The only place where decisions meet processes and files; it decides nothing itse
 """
 
 import asyncio
-import contextlib
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine
@@ -16,7 +15,7 @@ from typing import Any, assert_never
 import msgspec
 from structlog.typing import FilteringBoundLogger
 
-from zrun.agent import evidence, launch, preflight, vitals
+from zrun.agent import evidence, keeper_news, launch, post_mortem, preflight, vitals
 from zrun.agent import node_actions as a
 from zrun.agent import node_events as e
 from zrun.agent.attempt import Attempt, clear
@@ -25,8 +24,8 @@ from zrun.agent.launch import Where, explained
 from zrun.agent.logs import AttemptLogs, cap_of, unread_attempts
 from zrun.agent.node_machine import NodeMachine
 from zrun.agent.once import Once
-from zrun.agent.oom import OomCounter
 from zrun.agent.reporting import essence, job_report
+from zrun.agent.setup_run import SetupRun
 from zrun.core.errors import LaunchError
 from zrun.core.failure import Failure, FailureKind
 from zrun.core.private import make_folder
@@ -56,12 +55,11 @@ class JobOnNode:
         self._own_dir = self._folder.node(node)
         make_folder(self._own_dir)
         self._once = Once(self._own_dir)
-        self._setup_text = self._setup_late = ""
+        self._setup = SetupRun(self._own_dir)
         self.machine = NodeMachine(brief.job, node, **self._limits())
         self._attempt: Attempt | None = None
         self._keeper: KeeperLink | None = None
         self._kills = 0
-        self._oom = OomCounter()
         self._events: deque[e.NodeEvent] = deque()
         self._feeding = False
         self._tasks: set[asyncio.Task[None]] = set()
@@ -69,6 +67,8 @@ class JobOnNode:
         self._left_over_read = False
         self._lease_s = 0.0
         self._essence: tuple[object, ...] = ()
+        if self._folder.node_lock(node).exists():
+            self.feed(e.LeftBefore())
 
     # -- for the agent's loop -----------------------------------------------------------------------------------
 
@@ -108,10 +108,10 @@ class JobOnNode:
 
     def poll(self) -> None:
         """Called every 50-100 ms: output, notes, decks, and whatever became due."""
-        attempt, state = self._attempt, self.machine.state
+        attempt, state = self._of_now(), self.machine.state
         if attempt is not None and state.doing != Doing.IDLE:
             attempt.logs.poll()
-            attempt.decks.look({s.rank: s.pid for s in state.record.living}, time.monotonic())
+            attempt.look(state.record.living)
             for rank in attempt.ranks:
                 self._read_notes(rank)
             self.feed(e.DecksRead(attempt.decks.read()))
@@ -119,8 +119,12 @@ class JobOnNode:
         if (due is not None and time.monotonic() >= due) or not state.settled:
             self.feed(e.TimeUp())
 
+    def _of_now(self) -> Attempt | None:  # not the last one's files, while a new attempt still waits for its launch
+        here = self._attempt
+        return here if here and here.where.attempt == self.machine.state.record.attempt else None
+
     def report(self) -> JobReport:
-        report = job_report(self.machine.state, self._attempt, time.monotonic())
+        report = job_report(self.machine.state, self._of_now(), time.monotonic())
         if not self._hidden.active:
             return report
         hide = self._hidden.value
@@ -161,7 +165,7 @@ class JobOnNode:
                 self._start_setup()
             case a.EndSetup(why):
                 self._log.warning("set-up is ended", why=why)
-                self._setup_late = why
+                self._setup.late = why
                 self._kill_all()
             case a.StartTorchrun(plan, number, why):
                 self._log.info("torchrun starts", attempt=plan.attempt, launch=number, why=why)
@@ -181,6 +185,12 @@ class JobOnNode:
             case a.Collect(incident, why):
                 self._log.info("collect evidence", why=why)
                 self._run(self._collect(incident))
+            case a.TellRank(rank, text):
+                if self._attempt is not None:
+                    self._attempt.logs.say_last(rank, f"[zrun: {text}]", "warning")
+            case a.BuildRecorder(why):
+                self._log.info("the recorder is built in the background", why=why)
+                self._build_recorder()
             case a.Release(why):
                 self._log.info("released", why=why)
                 self.released = True
@@ -216,14 +226,17 @@ class JobOnNode:
         except (LaunchError, OSError) as error:
             self.feed(e.SetupEnded(self._failure(FailureKind.LAUNCH, explained(error, self._own_dir))))
             return
-        self._setup_text, self._setup_late = self.spec.setup or "", ""
         assert state.record.plan is not None
         assert self._keeper is not None
         env = self._environment(state.record.plan, where)
-        log = self._own_dir / "setup.log"
-        with contextlib.suppress(OSError):
-            log.unlink(missing_ok=True)
-        self._keeper.spawn("setup", ["bash", "-c", self._setup_text], env, self.spec.workdir, log, None)
+        argv = self._setup.begin(self.spec.setup or "")
+        self._keeper.spawn("setup", argv, env, self.spec.workdir, self._setup.log, None)
+
+    def _build_recorder(self) -> None:
+        if self._keeper is not None and (plan := self.machine.state.record.plan) is not None:
+            env, _ = launch.environment(self.spec, plan, self._where(), self.brief.env, {})
+            argv = ["nice", "-n", "19", launch.python_of(self.spec), "-m", "zrun.worker.recorder_built"]
+            self._keeper.spawn_aside("recorder", argv, env, self.spec.workdir, self._own_dir / "recorder.log")
 
     def _start_torchrun(self, plan: LaunchPlan) -> None:
         where = self._where()
@@ -236,7 +249,8 @@ class JobOnNode:
             ranks = list(range(first, first + nproc))
             launch.make_places(where, ranks)
             cap = cap_of(self.spec.logs.max_size_bytes, nproc * plan.nnodes)
-            self._attempt = Attempt(where, ranks, cap, self._say, self._poked, lambda: self._hidden)
+            disks = post_mortem.places(where, self.spec)
+            self._attempt = Attempt(where, ranks, cap, self._say, self._poked, lambda: self._hidden, disks)
             where.torchrun_log.unlink(missing_ok=True)
             port = plan.master_port or launch.free_port()
         except (LaunchError, OSError) as error:
@@ -245,8 +259,7 @@ class JobOnNode:
         if not plan.nproc and self.spec.nproc_per_node == "auto" and not self._gpus:
             self._say("nproc_per_node is auto and this node has no GPU: one rank runs, on the CPU")
         assert self._keeper is not None
-        self._oom.moved()  # what the kernel killed before is not ours
-        self.feed(e.Launched(ranks))
+        self.feed(e.Launched(ranks, 0 if plan.nnodes == 1 or plan.node_rank else port))
         argv = launch.command(self.spec, plan, self.brief.job, nproc, port, where.attempt_dir)
         env = self._environment(plan, where)
         self._keeper.spawn("torchrun", argv, env, self.spec.workdir, where.torchrun_log, (first, nproc))
@@ -276,9 +289,9 @@ class JobOnNode:
         places: dict[int, str] = {}
         try:
             if attempt is not None:
-                attempt.logs.poll()
                 subjects = attempt.subjects(state.record.stories.values())
                 stacks = await evidence.collect(subjects, into, self._node, time.monotonic(), self._hidden)
+                attempt.decks.at_work.note(stacks, attempt.decks.read(), time.monotonic())
                 places = evidence.user_lines(stacks, launch.users_code(self.spec), Path(self.spec.workdir))
         except OSError as error:
             self._log.warning("evidence cannot be written", incident=incident, error=str(error))
@@ -287,10 +300,11 @@ class JobOnNode:
     # -- what the keeper says -----------------------------------------------------------------------------------
 
     def _heard(self, line: dict[str, Any]) -> None:
+        line = keeper_news.told(line, self._log, self._hidden)
         match line["said"]:
             case "ready":
                 self._read_left_over()
-                self.feed(e.KeeperReady(line["left"]))
+                self.feed(e.KeeperReady(line["left"], line["removed"]))
             case "ending" if line["stood_s"]:
                 self.feed(e.KeeperEnds(line["stood_s"], line["at"]))
             case "rank":
@@ -309,27 +323,30 @@ class JobOnNode:
                 if self._attempt is not None:
                     self._attempt.logs.drain()
                     self.feed(e.DecksRead(self._attempt.decks.read()))
-                if self._setup_late:  # its end was not seen: what cannot be killed must not keep the job waiting
+                if self._setup.late:  # its end was not seen: what cannot be killed must not keep the job waiting
                     self._setup_failed(None)
-                self.feed(e.Swept(line["left"]))
+                self.feed(e.Swept(line["left"], line["removed"]))
+            case "freed":
+                self.feed(e.Freed(line["left"], line["removed"]))
             case "waiting":
-                self._log.warning("an earlier keeper still ends its processes", lock=line["lock"])
+                self._say(f"the keeper of an earlier agent still holds this node: {line['holder']}")
             case "lost" if not self._closing:
                 self._keeper = None
                 self.feed(e.KeeperLost())
 
     def _rank_exited(self, line: dict[str, Any]) -> None:
-        rank, last_lines = line["rank"], list[str]()
-        if self._attempt is not None:
-            self._attempt.logs.drain([rank])
-            self._read_notes(rank)
-            self.feed(e.DecksRead(self._attempt.decks.read()))
-            last_lines = self._attempt.logs.last_lines(rank)
-            story = self.machine.state.record.stories.get(rank)
-            if story is not None and not story.booted and not last_lines:
-                last_lines = self._tail(self._attempt.where.torchrun_log)
-        oom = line["signal"] == "SIGKILL" and self._oom.moved()
-        self.feed(e.RankExited(rank, line["pid"], line["exit_code"], line["signal"], line["at"], last_lines, oom))
+        rank, attempt = line["rank"], self._attempt
+        if attempt is None:
+            self.feed(e.RankExited(rank, line["pid"], line["exit_code"], line["signal"], line["at"], []))
+            return
+        attempt.logs.drain([rank])
+        self._read_notes(rank)
+        self.feed(e.DecksRead(attempt.decks.read()))
+        last_lines = attempt.logs.last_lines(rank)
+        story = self.machine.state.record.stories.get(rank)
+        if story is not None and not story.booted and not last_lines:
+            last_lines = self._tail(attempt.where.torchrun_log)
+        self.feed(post_mortem.rank_exited(attempt, story, line, last_lines, self.spec, self._hidden))
 
     def _torchrun_exited(self, line: dict[str, Any]) -> None:
         lines = self._tail(self._attempt.where.torchrun_log) if self._attempt is not None else []
@@ -337,24 +354,18 @@ class JobOnNode:
         self.feed(e.TorchrunExited(line["exit_code"], line["signal"], line["at"], in_use, lines))
 
     def _setup_exited(self, line: dict[str, Any]) -> None:
-        if line["exit_code"] == 0 and not self._setup_late:
-            self._once.setup_succeeded(self._setup_text)
-            self._hide_in(self._own_dir / "setup.log")
+        if self._setup.succeeded(line):
+            self._once.setup_succeeded(self._setup.text)
+            self._hide_in(self._setup.log)
             self.feed(e.SetupEnded(None))
         else:
             self._setup_failed(line)
 
     def _setup_failed(self, end: dict[str, Any] | None) -> None:
-        """`end`: as the keeper tells it; what zrun itself did to commands that took too long is no cause."""
-        log, late = self._own_dir / "setup.log", self._setup_late
-        how, code, signal = f"the set-up commands {late}", None, None
-        if not late and end is not None:
-            code, signal = end["exit_code"], end["signal"]
-            how = f"the set-up commands failed: {f'killed by {signal}' if signal else f'code {code}'}"
-        self._setup_late = ""
-        self._hide_in(log)
+        how, code, signal = self._setup.failed(end)
+        self._hide_in(self._setup.log)
         failure = replace(self._failure(FailureKind.SETUP, how), exit_code=code, signal=signal,
-                          last_lines=self._tail(log))  # fmt: skip
+                          last_lines=self._tail(self._setup.log))  # fmt: skip
         self.feed(e.SetupEnded(failure))
 
     def _not_spawned(self, line: dict[str, Any]) -> None:
@@ -379,9 +390,8 @@ class JobOnNode:
         if self._left_over_read:
             return
         self._left_over_read = True
-        for number, ranks in unread_attempts(self._own_dir):
-            if self._attempt is not None and number >= self._attempt.where.attempt:
-                continue
+        newest = self._attempt.where.attempt if self._attempt is not None else None
+        for number, ranks in unread_attempts(self._own_dir, before=newest):
             where = Where(self._folder, self.brief.job, self._node, number, self._boot)
             cap = cap_of(self.spec.logs.max_size_bytes, len(ranks))
             logs = AttemptLogs(where, ranks, cap, self._say, lambda: self._hidden)

@@ -15,11 +15,18 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from zrun.agent.virtual_clock import VirtualClock
 from zrun.core.private import open_append
 
 BEAT_S: Final = 0.5
 LOOP_STUCK_S: Final = 30.0
 """An event loop that did not turn for so long is as good as dead: the beats stop."""
+KEEPER_STILL_S: Final = 6.0
+"""A keeper that said nothing for so long of our own time is stopped or stuck: it is killed, its successor goes on."""
+WATCH_S: Final = 0.25
+ASIDE: Final = 0
+"""As the number of a spawn: its end is nobody's news."""
+HANG_UP_S: Final = 2.0
 
 
 class Beats:
@@ -67,13 +74,19 @@ class Beats:
 class KeeperLink:
     """`on_line` gets each line the keeper says, and {"said": "lost"} once when it is gone."""
 
-    def __init__(self, beats: Beats, on_line: Callable[[dict[str, Any]], None]) -> None:
-        self._beats = beats
+    def __init__(
+        self, beats: Beats, on_line: Callable[[dict[str, Any]], None], more: Sequence[str] = ()
+    ) -> None:  # fmt: skip
+        """`more`: arguments for the keeper."""
+        self._beats, self._more = beats, more
         self._on_line = on_line
         self._writer: asyncio.StreamWriter | None = None
         self._reading: asyncio.Task[None] | None = None
         self._beat_fd = -1
         self._process: subprocess.Popen[bytes] | None = None
+        self._watching: asyncio.Task[None] | None = None
+        self._clock = VirtualClock(time.monotonic())
+        self._heard = 0.0
         self.spawned = 0
         """Number of the newest spawn; what the keeper says of earlier ones is about the past."""
 
@@ -86,6 +99,7 @@ class KeeperLink:
         ours = self._start_process(job, boot, lock, log)
         reader, self._writer = await asyncio.open_connection(sock=ours, limit=1 << 20)
         self._reading = asyncio.create_task(self._read(reader))
+        self._watching = asyncio.create_task(self._watch())
 
     def _start_process(self, job: str, boot: str, lock: Path, log: Path) -> socket.socket:
         ours, theirs = socket.socketpair()
@@ -94,7 +108,7 @@ class KeeperLink:
         with theirs, os.fdopen(open_append(log), "ab") as output:
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "zrun.agent.keeper", "--control", str(theirs.fileno()),
-                 "--beats", str(beat_read), "--job", job, "--boot", boot, "--lock", str(lock)],
+                 "--beats", str(beat_read), "--job", job, "--boot", boot, "--lock", str(lock), *self._more],
                 pass_fds=(theirs.fileno(), beat_read), start_new_session=True, stdin=subprocess.DEVNULL,
                 stdout=output, stderr=subprocess.STDOUT,
             )  # fmt: skip
@@ -117,6 +131,11 @@ class KeeperLink:
         }
         self._order(order if ranks is None else {**order, "ranks": ranks})
 
+    def spawn_aside(self, name: str, argv: Sequence[str], env: dict[str, str], cwd: str, log: Path) -> None:
+        """Something nobody waits for; it ends with the attempt, whatever it has done by then."""
+        self._order({"do": "spawn", "name": name, "id": ASIDE, "argv": list(argv), "env": env, "cwd": cwd,
+                     "log": str(log)})  # fmt: skip
+
     def signal(self, ranks: Sequence[int], number: int) -> None:
         self._order({"do": "signal", "ranks": list(ranks), "signal": number})
 
@@ -133,7 +152,9 @@ class KeeperLink:
             return
         self._order({"do": "quit"})
         await asyncio.wait({self._reading}, timeout=limit_s)
-        self._reading.cancel()
+        for task in (self._reading, self._watching):
+            if task is not None:
+                task.cancel()
         self._hang_up()
 
     def _order(self, order: dict[str, Any]) -> None:
@@ -143,9 +164,26 @@ class KeeperLink:
     async def _read(self, reader: asyncio.StreamReader) -> None:
         try:
             while line := await reader.readline():
+                self._heard = self._clock.time
                 self._on_line(json.loads(line))
         except (OSError, ValueError):
             pass  # said below: the keeper is lost
+        if self._watching is not None:
+            self._watching.cancel()
+        self._hang_up()
+        self._on_line({"said": "lost"})
+
+    async def _watch(self) -> None:
+        """Kill a keeper that stands still; its end is then seen like any other, or said here if it never comes."""
+        while self._clock.time < self._heard + KEEPER_STILL_S:
+            await asyncio.sleep(WATCH_S)
+            self._clock.tick(time.monotonic())
+        if self._process is not None:
+            self._process.kill()  # our own child, not reaped yet: no other bears its pid
+        self._on_line({"said": "still", "for_s": KEEPER_STILL_S})
+        await asyncio.sleep(HANG_UP_S)
+        if self._reading is not None:
+            self._reading.cancel()
         self._hang_up()
         self._on_line({"said": "lost"})
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from zrun.agent import vitals
+from zrun.agent.line_buffering import preloaded
 from zrun.core import env
 from zrun.core.deck import create_deck, deck_path
 from zrun.core.errors import LaunchError
@@ -33,6 +34,8 @@ SHM: Final = Path("/dev/shm")  # noqa: S108 - the kernel's own place for shared 
 PORTS: Final = range(20000, 32000)
 """Below the range the kernel gives to outgoing connections, which would take a probed port before torchrun does."""
 
+STORE_WAIT_S: Final = 86_400
+"""How long torchrun waits for those of other nodes, which may still be in their set-up; the limits are zrun's own."""
 NCCL_HANDS_OFF: Final = "0"
 """NCCL's own watchdog ends the process at an error or timeout unless told not to; torchrun hands this on to ranks."""
 _FULL: Final = {errno.ENOSPC, errno.EDQUOT}
@@ -127,9 +130,10 @@ def _is_free(port: int, family: int) -> bool:
 
 def command(spec: JobSpec, plan: LaunchPlan, job: str, nproc: int, port: int, own: Path) -> list[str]:
     """`own`: the attempt's folder on this node, where torchrun's error files go instead of /tmp."""
+    waits = ["--rdzv-conf", f"timeout={STORE_WAIT_S}"] if plan.nnodes > 1 else []
     return [
         python_of(spec), "-m", "torch.distributed.run", "--nnodes", str(plan.nnodes), "--node-rank",
-        str(plan.node_rank), "--nproc-per-node", str(nproc), "--rdzv-backend", "static", "--master-addr",
+        str(plan.node_rank), "--nproc-per-node", str(nproc), "--rdzv-backend", "static", *waits, "--master-addr",
         plan.master_addr, "--master-port", str(port), "--rdzv-id", f"{job}-{plan.attempt}", "--max-restarts", "0",
         "--monitor-interval", "3600", "--log-dir", str(own / "torchrun"), "-m", "zrun.worker", *spec.run,
     ]  # fmt: skip
@@ -140,7 +144,7 @@ def environment(
 ) -> tuple[dict[str, str], list[str]]:
     """(for torchrun and the ranks, names taken out of the submitter's because a launcher owns them)."""
     kept, dropped = env.without_launchers(given)
-    own, refused = env.without_launchers(spec.env)
+    own, refused = env.without_launchers(spec.env, asked=True)
     kept |= {**own, **secrets}
     checkpoints = where.folder.root / spec.checkpoint.dir
     kept |= {
@@ -152,6 +156,8 @@ def environment(
         env.MARK: where.mark, env.SETTINGS: settings(spec, plan).to_json(),
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": NCCL_HANDS_OFF,
     }  # fmt: skip
+    if spec.logs.line_buffered:
+        kept |= preloaded(kept)
     return kept, sorted({*dropped, *refused})
 
 
@@ -185,8 +191,10 @@ def link_rank_path(rank_path: Path) -> None:
         link = house / room
         if link.is_symlink() and link.readlink() == place:
             continue
-        link.unlink(missing_ok=True)
-        link.symlink_to(place, target_is_directory=True)
+        new = house / f".{room}-{os.getpid()}"
+        new.unlink(missing_ok=True)
+        new.symlink_to(place, target_is_directory=True)
+        new.replace(link)  # in one move: an agent of another node may do the same in this folder
 
 
 def rooms() -> dict[str, Path]:

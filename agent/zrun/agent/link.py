@@ -6,7 +6,7 @@ does not need it.
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 import msgspec
@@ -38,6 +38,10 @@ class Link:
         self._address, self._token, self._hello = address, token, hello
         self._report, self._on_down, self._log = report, on_down, log
         self._changed = asyncio.Event()
+        self.opened: Callable[[str], Awaitable[None]] | None = None
+        """Told of our own address on each new connection, before anything is said on it."""
+        self.beat_s: float | None = None
+        """A report is due this often, if more often than usual; then the coordinator is also looked for more often."""
         self._away = self._ever = False
         self.connected = False
 
@@ -61,9 +65,11 @@ class Link:
                 self._gone(error)
             self.connected = False
             await asyncio.sleep(wait_s * random.uniform(0.5, 1.5))  # noqa: S311 - jitter, no secret
-            wait_s = min(wait_s * 2, RETRY_S[1])
+            wait_s = min(wait_s * 2, RETRY_S[1], self.beat_s or RETRY_S[1])
 
     async def _talk(self, socket: ClientConnection) -> None:
+        if self.opened is not None:
+            await self.opened(str(socket.local_address[0]))
         await socket.send(frame_of(self._hello()))
         self.connected, self._away, self._ever = True, False, True
         self._log.info("connected")
@@ -82,7 +88,7 @@ class Link:
     async def _send(self, socket: ClientConnection) -> None:
         while True:
             try:
-                await asyncio.wait_for(self._changed.wait(), EVERY_S)
+                await asyncio.wait_for(self._changed.wait(), min(EVERY_S, self.beat_s or EVERY_S))
             except TimeoutError:
                 pass  # nothing changed: a beat
             self._changed.clear()

@@ -1,22 +1,29 @@
 """All output of one attempt on one node: two spools a rank, their last lines, and what is worth telling at once."""
 
+import time
 from collections import deque
 from collections.abc import Callable
-from datetime import datetime
+from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Final, TypeVar
 
 from zrun.agent.launch import Where
+from zrun.agent.line_maker import LAST_LINES
 from zrun.agent.log_file import LogFile
-from zrun.agent.log_lines import Place
-from zrun.agent.spool import LAST_LINES, Spool
+from zrun.agent.log_ledger import Ledger
+from zrun.agent.log_lines import Place, Read
+from zrun.agent.spool import Spool
 from zrun.core.redact import Redactor
 from zrun.wire.report import WarnLine
 
 TOLD_AT_ONCE: Final = 200
 """Lines kept for the coordinator between two reports; more are counted only."""
 TOLD_LENGTH: Final = 2000
+POLL_S: Final = 0.1
+"""A poll ends after about this long, so that the agent's loop is never held up; what is left waits in the files."""
 _RAW: Final = {".out", ".err", ".notes", ".stacks"}
+_T = TypeVar("_T")
+_S = TypeVar("_S")
 STREAMS: Final = (("out", "stdout"), ("err", "stderr"))
 
 
@@ -30,35 +37,50 @@ class AttemptLogs:
         self._tails: dict[int, deque[str]] = {rank: deque(maxlen=LAST_LINES) for rank in ranks}
         self._spools: dict[int, list[Spool]] = {}
         self._sinks: list[LogFile] = []
+        self._ledgers: dict[int, Ledger] = {}
+        self._first = 0
         self._told: list[WarnLine] = []
         self._dropped = 0
         self._trouble = ""
         source = where.attempt_dir
         for local, rank in enumerate(sorted(ranks)):
-            sink = LogFile(folder.rank_log(attempt, rank), cap_bytes)
+            ledger = self._ledgers[rank] = Ledger(source / f"rank-{rank}.offset")
+            sink = LogFile(folder.rank_log(attempt, rank), cap_bytes, ledger)
             self._sinks.append(sink)
             self._spools[rank] = [
                 Spool(
                     source / f"rank-{rank}.{ending}", Place(self._job, attempt, node, rank, local, stream), sink,
-                    self._tails[rank], self._heard, hidden,
+                    ledger, self._tails[rank], partial(self._heard, rank), hidden,
                 )
                 for ending, stream in STREAMS
             ]  # fmt: skip
 
     def poll(self) -> None:
-        for rank in self._spools:
-            self._try(rank, lambda spool: spool.poll())
+        """What is new. One rank that writes without end keeps no other from being read."""
+        order = list(self._spools)
+        order = order[self._first :] + order[: self._first]
+        self._first = (self._first + 1) % max(1, len(order))
+        until = time.monotonic() + POLL_S
+        while order and time.monotonic() < until:
+            order = [rank for rank in order if any(self._try(rank, Spool.poll))]
 
     def drain(self, ranks: list[int] | None = None) -> None:
         """Of dead ranks: to the last byte."""
         for rank in self._spools if ranks is None else ranks:
-            self._try(rank, lambda spool: spool.drain())
+            self._try(rank, Spool.drain)
+
+    def say_last(self, rank: int, text: str, level: str = "error") -> None:
+        """One line of zrun's own behind all that a dead rank wrote, in its log alone: it is none of its last lines."""
+        self.drain([rank])
+        for spool in self._spools.get(rank, [])[-1:]:
+            self._tried(rank, spool, lambda spool: spool.say(text, level))
 
     def remove_drained(self) -> None:
         """The attempt is over: what is in lines goes, what could not be taken waits for the next agent."""
         self.drain()
         for rank in self._spools:
-            self._try(rank, lambda spool: spool.remove())
+            if all(self._try(rank, Spool.remove)):
+                self._tried(rank, self._ledgers[rank], Ledger.remove)
 
     def last_lines(self, rank: int) -> list[str]:
         return list(self._tails.get(rank, ()))
@@ -75,28 +97,27 @@ class AttemptLogs:
                 spool.close()
         for sink in self._sinks:
             sink.close()
+        for ledger in self._ledgers.values():
+            ledger.close()
 
-    def _try(self, rank: int, what: Callable[[Spool], object]) -> None:
-        for spool in self._spools.get(rank, []):
-            try:
-                what(spool)
-            except OSError as error:  # a full disk must not end training: the rest waits in the spool
-                if str(error) != self._trouble:
-                    self._trouble = str(error)
-                    self._say(f"log of rank {rank} cannot be written: {error}")
+    def _try(self, rank: int, what: Callable[[Spool], _T]) -> list[_T | int]:
+        """What it gave for each stream; 0 where the disk refused."""
+        return [self._tried(rank, spool, what) for spool in self._spools.get(rank, [])]
 
-    def _heard(self, line: dict[str, Any]) -> None:
-        if line["level"] not in ("warning", "error", "critical"):
-            return
+    def _tried(self, rank: int, subject: _S, what: Callable[[_S], _T]) -> _T | int:
+        try:
+            return what(subject)
+        except OSError as error:  # a full disk must not end training: the rest waits in the spool
+            if str(error) != self._trouble:
+                self._trouble = str(error)
+                self._say(f"log of rank {rank} cannot be written: {error}")
+            return 0
+
+    def _heard(self, rank: int, at: float, read: Read) -> None:
         if len(self._told) >= TOLD_AT_ONCE:
             self._dropped += 1
-            return
-        at = _unix(str(line["ts"]))
-        self._told.append(
-            WarnLine(
-                self._job, self._attempt, int(line["rank"]), at, str(line["level"]), str(line["msg"])[:TOLD_LENGTH]
-            )
-        )
+        else:
+            self._told.append(WarnLine(self._job, self._attempt, rank, at, read.level, read.msg[:TOLD_LENGTH]))
 
 
 def cap_of(max_size_bytes: int, ranks: int) -> int:
@@ -104,16 +125,12 @@ def cap_of(max_size_bytes: int, ranks: int) -> int:
     return max_size_bytes // max(1, ranks)
 
 
-def unread_attempts(node_folder: Path) -> list[tuple[int, list[int]]]:
-    """(attempt, ranks) whose output an earlier agent may have left unread, oldest first."""
+def unread_attempts(node_folder: Path, before: int | None = None) -> list[tuple[int, list[int]]]:
+    """(attempt, ranks) whose output an earlier agent may have left unread, oldest first; `before`: only older ones."""
     found: list[tuple[int, list[int]]] = []
     for folder in node_folder.glob("attempt-*"):
         ranks = sorted({int(path.stem.removeprefix("rank-")) for path in folder.glob("rank-*") if path.suffix in _RAW})
         number = folder.name.removeprefix("attempt-")
-        if ranks and number.isdigit():
+        if ranks and number.isdigit() and (before is None or int(number) < before):
             found.append((int(number), ranks))
     return sorted(found)
-
-
-def _unix(ts: str) -> float:
-    return datetime.fromisoformat(ts).timestamp()

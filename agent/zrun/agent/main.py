@@ -25,12 +25,15 @@ from zrun.agent import vitals
 from zrun.agent.job import JobOnNode
 from zrun.agent.keeper_link import Beats
 from zrun.agent.link import Link
+from zrun.agent.lookout import Lookout
+from zrun.agent.notices import Notices
 from zrun.core.errors import Exit
 from zrun.core.ids import new_boot
+from zrun.core.own_log import Renderer
 from zrun.core.redact import Redactor
 from zrun.core.runfolder import RunFolder
 from zrun.wire.frames import PROTOCOL
-from zrun.wire.order import Brief, Down, Goodbye, JobBrief, JobOrder, Leave, Order, Stacks
+from zrun.wire.order import Ack, Brief, Down, Goodbye, JobBrief, JobOrder, Leave, Order, Stacks
 from zrun.wire.report import Hello, Lines, NodeReport, Up, WarnLine
 
 POLL_S: Final = 0.05
@@ -48,6 +51,8 @@ class AgentConfig:
     token_file: Path | None = None
     node: str = ""
     """"" = this machine's host name."""
+    notice_file: Path | None = None
+    """Where somebody outside may say why it takes ranks away from this node."""
 
     def address(self) -> str:
         """Raises OSError, ValueError while there is none."""
@@ -81,6 +86,9 @@ class Agent:
         self._gpus = vitals.gpu_count()
         self._beats = Beats()
         self._link = Link(config.address, config.token, self._hello, self._report, self._on_down, self._log)
+        self._lookout = Lookout(self._log)
+        self._link.opened = self._lookout.open
+        self._notices = Notices(self.node, config.notice_file)
         self._leaving_at: float | None = None
         self._leave: str | None = None
         self._idle_since: float | None = None
@@ -99,6 +107,7 @@ class Agent:
             await asyncio.gather(*(job.close() for job in self._jobs.values()))
             link.cancel()
             await asyncio.gather(link, *self._tasks, return_exceptions=True)
+            self._lookout.port.close()
             self._beats.close()
         self._log.info("agent ends", why=self._leave or "asked to")
         return self._exit
@@ -110,12 +119,26 @@ class Agent:
             self._end("the grace of a leaving node is over")
         for name, job in list(self._jobs.items()):
             job.poll()
+            self._notices.look(job)
             if job.released:
                 del self._jobs[name]
                 self._orders.pop(name, None)
                 self._run(job)
+        self._look_out()
         idle = all(job.idle for job in self._jobs.values())
         self._idle_since = (self._idle_since or now) if idle else None
+
+    def _look_out(self) -> None:
+        """End what this node may not go on with; if nobody is left to hear of it, end the agent too."""
+        cut_off = self._lookout.turn([job.machine.state for job in self._jobs.values()], self._lease_s)
+        self._link.beat_s = self._lookout.beat_s
+        for name, why in cut_off.items():
+            self._log.error("cut off: this node ends its workers", job=name, why=why)
+            text = f"node {self.node} was cut off: {why}; its agent ended its workers"
+            self._jobs[name].feed(e.CutOff(text, time.time()))
+        if self._lookout.forsaken and self._leave is None and all(job.idle for job in self._jobs.values()):
+            self._exit = Exit.UNREACHABLE
+            self._end("neither the coordinator nor the other nodes were heard for too long")
 
     def _done(self) -> bool:
         if self._idle_since is None:
@@ -172,6 +195,9 @@ class Agent:
         match message:
             case Order():
                 self._take_order(message)
+            case Ack(boot, acked):
+                if boot == self.boot:
+                    self._lookout.reach.acked(acked)
             case Brief(jobs):
                 for brief in jobs:
                     self._take_brief(brief)
@@ -188,7 +214,10 @@ class Agent:
                 self._end(why or "the coordinator is done with this node")
 
     def _take_order(self, order: Order) -> None:
-        if order.boot != self.boot or order.serial < self._order_serial:
+        if order.boot != self.boot:
+            return
+        self._lookout.reach.acked(order.acked)
+        if order.serial < self._order_serial:
             return
         self._order_serial, self._lease_s = order.serial, order.lease_s
         self._orders |= order.jobs
@@ -198,6 +227,7 @@ class Agent:
         self._link.changed()
 
     def _take_brief(self, brief: JobBrief) -> None:
+        brief = brief.whole()
         self._hush.hide(brief.secrets.values())
         known = self._jobs.get(brief.job)
         try:
@@ -222,8 +252,9 @@ class Agent:
         report = NodeReport(
             node=self.node, boot=self.boot, serial=self._serial, order_serial=self._order_serial,
             jobs={name: job.report() for name, job in self._jobs.items()}, vitals=vitals.read(self._gpus),
-            at=time.time(), leaving_in_s=left,
+            at=time.time(), leaving_in_s=left, address=self._lookout.address, peer_port=self._lookout.port.port,
         )  # fmt: skip
+        self._lookout.reach.sent(self._serial)
         lines: list[WarnLine] = []
         dropped = 0
         for job in self._jobs.values():
@@ -266,11 +297,9 @@ def json_log(hush: Hush) -> FilteringBoundLogger:
     log: FilteringBoundLogger = structlog.wrap_logger(
         LastingLogger(sys.stderr),
         processors=[
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True, key="ts"),
             structlog.processors.format_exc_info,
             hush,
-            structlog.processors.JSONRenderer(default=str),
+            Renderer("agent"),
         ],
         wrapper_class=structlog.make_filtering_bound_logger("info"),
     )

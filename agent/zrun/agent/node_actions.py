@@ -73,6 +73,21 @@ class Collect:
 
 
 @dataclass(frozen=True, slots=True)
+class TellRank:
+    """The last line of its own log: what or whose fault ended it. The rank is dead."""
+
+    rank: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class BuildRecorder:
+    """Compile recorder.cpp for the ranks' torch, in the background; the next attempt takes it."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class Release:
     """Forget the job; nothing of it is alive."""
 
@@ -95,6 +110,8 @@ NodeAction = (
     | SignalRanks
     | KillAll
     | Collect
+    | TellRank
+    | BuildRecorder
     | Release
     | Say
 )

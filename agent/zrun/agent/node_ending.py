@@ -10,6 +10,7 @@ from zrun.agent.node_state import NodeState
 from zrun.agent.rank_story import RankStory
 from zrun.agent.stop_step import Place, StopAsk, follow, propose
 from zrun.core.deck import Flag, StopKind
+from zrun.core.failure import Failure, FailureKind
 from zrun.wire.order import End, Ending
 from zrun.wire.report import Doing
 
@@ -27,6 +28,8 @@ def wanted_ending(state: NodeState) -> Ending | None:
         return None
     if state.leave:
         return Ending(End.KILL, 0.0, state.leave)
+    if record.cut_off:
+        return Ending(End.KILL, 0.0, record.cut_off)
     if order is None:
         return record.ending
     if order.release:
@@ -39,6 +42,16 @@ def wanted_ending(state: NodeState) -> Ending | None:
     if order.run is None and order.ending is None and record.ending is None:
         return Ending(End.TERM, IDLE_TERM_S, order.why or "ordered to be idle")
     return record.ending
+
+
+def cut_off(state: NodeState, why: str, unix: float) -> None:
+    """Nobody may be asked, and others may go on without this node: what runs here is ended now."""
+    record = state.record
+    if state.doing in (Doing.IDLE, Doing.FINISHED) or record.cut_off:
+        return
+    record.cut_off, record.lost_launch = why, None
+    if state.doing != Doing.STOPPING and record.failed_at is None:
+        record.node_failure = Failure(rank=-1, node=state.node, kind=FailureKind.NODE, at=unix, message=why)
 
 
 def begin_ending(state: NodeState, ending: Ending) -> None:

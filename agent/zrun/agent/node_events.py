@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any
 
+from zrun.agent.rank_story import NOTHING_FOUND, PostMortem
 from zrun.core.deck_reader import DeckState
 from zrun.core.failure import Failure
 from zrun.wire.order import JobOrder
@@ -20,6 +21,12 @@ class KeeperReady:
     """A keeper holds the node's lock and has ended whatever an earlier agent left."""
 
     left: list[str]
+    removed: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class LeftBefore:
+    """An earlier agent had this job here: processes of it may be alive, with or without their keeper."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +70,8 @@ class Launched:
     """torchrun is being started; these are the ranks it will have on this node."""
 
     ranks: list[int]
+    port: int = 0
+    """Where the store will listen, if this node hosts it for others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +93,7 @@ class RankExited:
     unix: float
     last_lines: list[str]
     oom: bool = False
+    after: PostMortem = NOTHING_FOUND
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,9 +138,18 @@ class CollectEnded:
 
 @dataclass(frozen=True, slots=True)
 class Swept:
-    """No process of the job is alive on this node (but `left`), and its shared memory is gone."""
+    """No process of the job is alive on this node (but `left`), and what they left outside their folders is gone."""
 
     left: list[str]
+    removed: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Freed:
+    """A process that could not be ended has ended after all; `left` is what still could not."""
+
+    left: list[str]
+    removed: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,12 +165,27 @@ class LeaveNow:
 
 
 @dataclass(frozen=True, slots=True)
+class CutOff:
+    """Neither the coordinator nor all other nodes of the attempt can be reached: others may begin the next attempt."""
+
+    why: str
+    unix: float
+
+
+@dataclass(frozen=True, slots=True)
+class NoticeRead:
+    """Somebody outside says why ranks are being taken away from this node."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class TimeUp:
     """`deadline()` came."""
 
 
 NodeEvent = (
-    OrderReceived | KeeperReady | KeeperLost | KeeperEnds | SetupEnded | SpecChanged | LaunchRefused | Launched
-    | RankSeen | RankExited | TorchrunExited | DecksRead | NoteRead | Signalled | CollectEnded | Swept | PreemptAsked
-    | LeaveNow | TimeUp
+    OrderReceived | LeftBefore | KeeperReady | KeeperLost | KeeperEnds | SetupEnded | SpecChanged | LaunchRefused
+    | Launched | RankSeen | RankExited | TorchrunExited | DecksRead | NoteRead | Signalled | CollectEnded | Swept
+    | PreemptAsked | Freed | LeaveNow | CutOff | NoticeRead | TimeUp
 )  # fmt: skip

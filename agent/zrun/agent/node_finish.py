@@ -9,6 +9,8 @@ from zrun.agent.rank_story import RankStory
 from zrun.wire.report import Doing
 
 EVIDENCE_S: Final = 4.0
+LEAVING_S: Final = 0.3
+"""What a rank gets to end by itself, with final words, once its exception is sure to leave the script."""
 AT_WORK: Final = frozenset({Doing.STARTING, Doing.RUNNING})
 
 
@@ -26,6 +28,17 @@ def early_times(state: NodeState) -> list[tuple[RankStory, float]]:
     ]
 
 
+def leaving_times(state: NodeState) -> list[tuple[RankStory, float]]:
+    """Ranks whose exception will leave the script, but whose cleanup goes on, and when that counts as their end."""
+    if state.doing not in (*AT_WORK, Doing.FAILED, Doing.STOPPING) or state.record.killing:
+        return []
+    return [
+        (story, story.leaving_at + LEAVING_S)
+        for story in state.record.living
+        if story.words is None and story.leaving_at is not None and story.fresh_candidate() is not None
+    ]
+
+
 def linger_at(state: NodeState) -> float | None:
     """When ranks whose script is over, but whose process is not, have been waited for long enough."""
     record = state.record
@@ -39,6 +52,9 @@ def linger_at(state: NodeState) -> float | None:
 
 def drive_phase(state: NodeState) -> None:
     """Did a rank fail, or have all of them begun?"""
+    for story, at in leaving_times(state):
+        if state.now >= at:  # whatever its cleanup is waiting for: nobody waits for it
+            story.words = story.candidate
     if state.doing in (*AT_WORK, Doing.FAILED):
         _look_for_who_left(state)
     if state.doing not in (Doing.SETUP, *AT_WORK):

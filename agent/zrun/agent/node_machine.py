@@ -7,19 +7,19 @@ It knows nothing about other nodes, budgets or blame; those are the coordinator'
 
 from typing import Final, assert_never
 
-from zrun.agent import node_ending, node_finish
+from zrun.agent import last_line, node_ending, node_finish, node_launch, node_recorder
 from zrun.agent import node_events as e
-from zrun.agent.node_actions import Collect, EndSetup, EnsureKeeper, NodeAction, Release, StartSetup, StartTorchrun
-from zrun.agent.node_record import AttemptRecord
+from zrun.agent.node_actions import Collect, EnsureKeeper, NodeAction, Release
 from zrun.agent.node_state import NodeState
 from zrun.core.deck import Flag
 from zrun.core.deck_reader import DeckState
 from zrun.core.failure import Failure, FailureKind
-from zrun.wire.order import End, Ending, JobOrder, LaunchPlan
+from zrun.wire.order import End, Ending, JobOrder
 from zrun.wire.report import Doing
 
-LAUNCHES: Final = 3
 COLLECT_LIMIT_S: Final = 4.0
+LAST_LOOK_S: Final = 0.8
+"""What evidence still gets once all are to be killed: a cause is known by then, and nobody may outlive it for long."""
 
 
 class NodeMachine:
@@ -44,13 +44,15 @@ class NodeMachine:
     def deadline(self) -> float | None:
         """When TimeUp is due; each value is the very expression of the check behind it."""
         state, record = self.state, self.state.record
-        due = [at for _, at in node_finish.early_times(state)]
+        due = [at for _, at in (*node_finish.early_times(state), *node_finish.leaving_times(state))]
         if state.collecting:
             due.append(state.collect_until)
         elif record.ending is not None and not record.killing and state.doing == Doing.STOPPING:
             due.append(record.ending_until if record.termed_at is None else record.kill_at)
         if record.setup_until is not None and state.doing == Doing.SETUP:
             due.append(record.setup_until)
+        if record.lost_launch is not None:
+            due.append(record.lost_until)
         linger = node_finish.linger_at(state)
         if linger is not None:
             due.append(linger)
@@ -59,12 +61,18 @@ class NodeMachine:
     def _drive(self) -> None:
         state = self.state
         self._drive_collect()
+        node_launch.drive_lost(state)
         node_finish.drive_phase(state)
         node_finish.drive_end_of_ranks(state)
         ending = node_ending.wanted_ending(state)
-        if ending is not None and (not state.collecting or state.leave):
+        if ending is not None and ending.how == End.KILL and state.collecting and not state.last_look:
+            state.last_look = True
+            state.collect_until = min(state.collect_until, state.now + LAST_LOOK_S)
+        if ending is not None and (not state.collecting or state.leave or state.record.cut_off):
             node_ending.drive_ending(state, ending)
         node_ending.drive_save(state)
+        last_line.drive_last_lines(state)
+        node_recorder.drive_recorder(state)
         self._drive_begin()
 
     # -- what happened ------------------------------------------------------------------------------------------
@@ -74,10 +82,13 @@ class NodeMachine:
         match event:
             case e.OrderReceived(order):
                 self._order_received(order)
-            case e.KeeperReady(left):
+            case e.LeftBefore():
+                self._end_what_was_left("an earlier agent had this job here; what it left must be ended")
+            case e.KeeperReady(left, removed):
                 state.keeper_ready, state.keeper_asked = True, False
+                state.found(left, removed)
                 if state.record.killing:  # of the processes that its dead forerunner left
-                    self._swept(left)
+                    self._swept()
             case e.KeeperLost():
                 self._keeper_lost()
             case e.KeeperEnds(stood_s, unix):
@@ -91,38 +102,63 @@ class NodeMachine:
             case e.LaunchRefused(failure):
                 state.record.torchrun = False
                 state.record.node_failure = failure
-            case e.Launched(ranks):
+                if state.record.killing and not state.keeper_ready:  # nobody is there to end anything
+                    state.found([failure.message or "the keeper cannot be started"], [])
+                    self._swept()
+            case e.Launched(ranks, port):
+                state.record.port = port
                 for rank in ranks:
                     state.record.story(rank)
-            case e.RankSeen(rank, pid):
-                state.record.story(rank).pid = pid
-            case e.RankExited():
-                state.record.rank_exited(event, state.now)
+            case e.RankSeen() | e.RankExited() | e.DecksRead() | e.NoteRead() | e.Signalled():
+                self._take_of_ranks(event)
             case e.TorchrunExited():
-                self._torchrun_exited(event)
-            case e.DecksRead(decks):
-                self._decks_read(decks)
-            case e.NoteRead(rank, note):
-                state.record.take_note(rank, note)
-            case e.Signalled(ranks, unix):
-                self._signalled(ranks, unix)
+                node_launch.torchrun_exited(state, event)
             case e.CollectEnded(incident, places):
                 self._collect_ended(incident, places)
-            case e.Swept(left):
-                self._swept(left)
-            case e.PreemptAsked():
-                state.term_seen = True
-            case e.LeaveNow(why):
-                state.leave = why
+            case e.Swept(left, removed):
+                state.found(left, removed)
+                self._swept()
+            case e.Freed(left, removed):
+                state.found(left, removed)
+            case e.PreemptAsked() | e.LeaveNow() | e.CutOff() | e.NoticeRead():
+                self._from_outside(event)
             case e.TimeUp():
                 pass
             case _:
                 assert_never(event)
 
+    def _take_of_ranks(self, event: e.RankSeen | e.RankExited | e.DecksRead | e.NoteRead | e.Signalled) -> None:
+        record = self.state.record
+        match event:
+            case e.RankSeen(rank, pid):
+                record.story(rank).pid = pid
+            case e.RankExited():
+                record.rank_exited(event, self.state.now)
+            case e.DecksRead(decks):
+                self._decks_read(decks)
+            case e.NoteRead(rank, note):
+                record.take_note(rank, note, self.state.now)
+            case e.Signalled(ranks, unix):
+                self._signalled(ranks, unix)
+
+    def _from_outside(self, event: e.PreemptAsked | e.LeaveNow | e.CutOff | e.NoticeRead) -> None:
+        state = self.state
+        match event:
+            case e.PreemptAsked():
+                state.term_seen = True
+            case e.LeaveNow(why):
+                state.leave = why
+            case e.CutOff(why, unix):
+                node_ending.cut_off(state, why, unix)
+            case e.NoticeRead(text):
+                state.record.take_notice(text)
+
     def _order_received(self, order: JobOrder) -> None:
         self.state.order = order
         if order.run is None:
             self.state.seen = max(self.state.seen, order.attempt)
+        elif order.run.attempt == self.state.record.attempt and order.run != self.state.record.plan:
+            node_launch.plan_changed(self.state, order.run)
 
     def _keeper_lost(self) -> None:
         """A successor ends what it left; until then all that is certain is that the attempt is over."""
@@ -130,8 +166,15 @@ class NodeMachine:
         state.keeper_ready = state.keeper_asked = False
         if state.doing != Doing.IDLE:
             node_ending.begin_ending(state, Ending(End.KILL, 0.0, "the keeper died"))
-            state.record.killing = state.keeper_asked = True
-            state.out.append(EnsureKeeper("the keeper died; what it watched must be ended"))
+            self._end_what_was_left("the keeper died; what it watched must be ended")
+
+    def _end_what_was_left(self, why: str) -> None:
+        """Not idle before a keeper has looked: nobody else knows whether a process of the job is alive here."""
+        state = self.state
+        if state.doing == Doing.IDLE:
+            state.move(Doing.STOPPING)
+        state.record.killing = state.keeper_asked = True
+        state.out.append(EnsureKeeper(why))
 
     def _keeper_ends(self, stood_s: float, unix: float) -> None:
         """What ranks say or how they end from then on is a consequence; the cause is this node."""
@@ -143,30 +186,6 @@ class NodeMachine:
                 rank=-1, node=state.node, kind=FailureKind.NODE, at=unix,
                 message=f"the agent of node {state.node} stood still for {stood_s:g} s: its keeper ended the workers",
             )  # fmt: skip
-
-    def _torchrun_exited(self, event: e.TorchrunExited) -> None:
-        state, record = self.state, self.state.record
-        record.torchrun = False
-        if record.killing or state.doing not in node_finish.AT_WORK:
-            return
-        nobody = not any(story.pid for story in record.stories.values())
-        if not nobody and not record.living:
-            return
-        if nobody and event.address_in_use and record.launches < LAUNCHES:
-            record.launches += 1
-            record.torchrun = True
-            why = f"the port was taken: launch {record.launches} of {LAUNCHES}"
-            state.out.append(StartTorchrun(self._plan(), record.launches, why))
-            return
-        what = "torchrun ended before any rank was there" if nobody else "torchrun ended while its ranks lived"
-        what += f" ({event.signal or f'code {event.exit_code}'})"
-        if nobody and event.address_in_use:
-            what = f"every port was taken in {LAUNCHES} launches"
-        kind = FailureKind.LAUNCH if nobody else FailureKind.SIGNALED if event.signal else FailureKind.EXITED
-        record.node_failure = Failure(
-            rank=-1, node=state.node, kind=kind, at=event.unix, exit_code=event.exit_code, signal=event.signal,
-            message=what, last_lines=event.last_lines,
-        )  # fmt: skip
 
     def _decks_read(self, decks: dict[int, DeckState]) -> None:
         state, record = self.state, self.state.record
@@ -192,10 +211,9 @@ class NodeMachine:
         elif incident == state.collecting:
             state.collected, state.collecting = incident, 0
 
-    def _swept(self, left: list[str]) -> None:
+    def _swept(self) -> None:
         state, record = self.state, self.state.record
         record.killing, record.torchrun, record.swept = False, False, True
-        state.left_behind = left
         for story in record.stories.values():
             if story.alive:  # the keeper tells of all it sees; this one it never saw, or nobody saw it end
                 story.ended_at = state.now
@@ -203,6 +221,8 @@ class NodeMachine:
                 story.ended_unix = max(story.ended_unix, story.signalled_unix)
         if state.doing == Doing.STOPPING:
             state.move(Doing.IDLE)
+        elif record.relaunching and state.doing == Doing.STARTING:
+            node_launch.launched_again(state)
 
     # -- what is due --------------------------------------------------------------------------------------------
 
@@ -212,7 +232,7 @@ class NodeMachine:
             self._collect_ended(state.collecting, {})
         wanted = state.order.collect if state.order else 0
         if wanted > max(state.collected, state.collecting):
-            state.collecting = wanted
+            state.collecting, state.last_look = wanted, False
             state.collect_until = state.now + COLLECT_LIMIT_S
             state.out.append(Collect(wanted, f"evidence for incident {wanted}"))
 
@@ -223,35 +243,6 @@ class NodeMachine:
                 state.released = True
                 state.out.append(Release(order.why or "the job is over"))
             elif order.run is not None and order.run.attempt > state.seen:
-                self._begin(order.run)
+                node_launch.begin(state, order.run)
         if state.doing in (Doing.SETUP, Doing.STARTING) and state.keeper_ready:
-            self._drive_start()
-
-    def _begin(self, plan: LaunchPlan) -> None:
-        state = self.state
-        state.seen = plan.attempt
-        state.record = AttemptRecord(plan=plan, attempt=plan.attempt)
-        state.term_seen, state.left_behind = False, []
-        state.move(Doing.SETUP if state.setup and not plan.skip_setup else Doing.STARTING)
-        if not state.keeper_ready and not state.keeper_asked:
-            state.keeper_asked = True
-            state.out.append(EnsureKeeper(f"attempt {plan.attempt} is to be run"))
-
-    def _drive_start(self) -> None:
-        state, record = self.state, self.state.record
-        if state.doing == Doing.SETUP and not state.setup:
-            state.move(Doing.STARTING)
-        elif state.doing == Doing.SETUP and not record.setup_running:
-            record.setup_running = True
-            record.setup_until = None if state.setup_s is None else state.now + state.setup_s
-            state.out.append(StartSetup("once on this node, before the first attempt"))
-        elif record.setup_until is not None and state.now >= record.setup_until:
-            record.setup_until = None
-            state.out.append(EndSetup(f"did not end within {state.setup_s:g} s (watchdog.setup)"))
-        if state.doing == Doing.STARTING and not record.launches:
-            record.launches, record.torchrun = 1, True
-            state.out.append(StartTorchrun(self._plan(), 1, f"attempt {record.attempt}"))
-
-    def _plan(self) -> LaunchPlan:
-        assert self.state.record.plan is not None
-        return self.state.record.plan
+            node_launch.drive_start(state)

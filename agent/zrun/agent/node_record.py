@@ -31,8 +31,19 @@ class AttemptRecord:
     launches: int = 0
     torchrun: bool = False
     """Ordered to be started, and not known to have ended."""
+    port: int = 0
+    """Where the store of this attempt listens, if it does so here and for other nodes, too."""
+    relaunching: bool = False
+    """What was started for a port that is no longer the store's is ended first."""
+    lost_launch: Failure | None = None
+    """A launch that cannot talk to the store; a failure at `lost_until`, unless the store moves."""
+    lost_until: float = 0.0
     node_failure: Failure | None = None
     """Of the launch or the set-up, not of a rank."""
+    cut_off: str = ""
+    """Why this node ended the attempt by itself."""
+    notice: str = ""
+    """What somebody outside said of why ranks die here."""
     failed_at: float | None = None
     ending: Ending | None = None
     ending_since: float = 0.0
@@ -44,6 +55,7 @@ class AttemptRecord:
     lingering_asked: bool = False
     lingering_seen: bool = False
     ask: StopAsk | None = None
+    recorder_asked: bool = False
     sequence: int = 0
     saving: bool = False
     saved_at: int | None = None
@@ -55,6 +67,7 @@ class AttemptRecord:
     pruned: list[int] = field(default_factory=list)
     save_failures: list[dict[str, Any]] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
+    collective_timeout_s: float = 0.0
 
     def story(self, rank: int) -> RankStory:
         return self.stories.setdefault(rank, RankStory(rank))
@@ -75,7 +88,7 @@ class AttemptRecord:
     @property
     def all_ended(self) -> bool:
         """Also if torchrun ended before it had started every rank."""
-        if not self.launches or self.living:
+        if not self.launches or self.living or self.relaunching or self.lost_launch is not None:
             return False
         return not self.torchrun or (bool(self.stories) and all(not s.alive for s in self.stories.values()))
 
@@ -99,7 +112,8 @@ class AttemptRecord:
             return  # of an earlier launch
         story.ended_at, story.ended_unix = now, event.unix
         story.exit_code, story.signal, story.oom = event.exit_code, event.signal, event.oom
-        story.last_lines = event.last_lines
+        story.last_lines, story.notice = event.last_lines, self.notice
+        story.after, story.where = event.after, event.after.where or story.where
         if event.signal and Flag.FINISHED in story.flags and story.signalled_unix is None and not event.oom:
             # C++ libraries may abort while the interpreter is taken down; the script's work was done by then.
             story.lingered = True
@@ -107,15 +121,26 @@ class AttemptRecord:
                 f"rank {event.rank}: {event.signal} in the interpreter's teardown, after its script had ended well"
             )
 
-    def take_note(self, rank: int, note: dict[str, Any]) -> None:
+    def take_notice(self, text: str) -> None:
+        """It speaks of the ranks that die of somebody else's signal, before and after it."""
+        self.notice = text
+        for story in self.stories.values():
+            story.notice = text
+
+    def take_note(self, rank: int, note: dict[str, Any], now: float) -> None:
         """Unknown kinds are left to a later version."""
         story = self.story(rank)
         match note.get("kind"):
             case NoteKind.LAST_WORDS:
-                if note.get("final"):
-                    story.words = story.words or note
-                else:
-                    story.candidate = note
+                story.take_words(note)
+            case NoteKind.LEAVING if story.candidate is not None and story.leaving_at is None:
+                story.leaving_at, story.catching = now, False
+            case NoteKind.CAUGHT:
+                story.leaving_at, story.catching = None, True
+            case NoteKind.HANDLED:
+                story.handled()
+            case NoteKind.THREAD_ENDED:
+                story.thread = note
             case NoteKind.SESSION:
                 self._take_session(note)
             case NoteKind.CHECKPOINT:
@@ -127,8 +152,16 @@ class AttemptRecord:
                 story.over_unix = float(note["at"])
             case NoteKind.STOPPED_AT:
                 story.stopped_at = int(note["step"])
+            case NoteKind.GROUP:
+                story.groups.add(int(note.get("code") or 0))
+                self._take_timeout(float(note.get("timeout_s") or 0.0))
             case NoteKind.WARNING:
                 self.warn(f"rank {rank}: {note.get('message')}")
+
+    def _take_timeout(self, seconds: float) -> None:
+        """Of a process group: the shortest one counts."""
+        if seconds > 0.0:
+            self.collective_timeout_s = min(seconds, self.collective_timeout_s or seconds)
 
     def _take_session(self, note: dict[str, Any]) -> None:
         if self.resumed_step is None:

@@ -12,9 +12,10 @@ from zrun.wire.report import Doing
 ECHO_S: Final = 0.15
 """A rank's death is often heard of after the outcry of those who were talking to it."""
 SETTLE_S: Final = 1.0
+REMOVED_TOLD: Final = 64
 
 MOVES: Final[dict[Doing, frozenset[Doing]]] = {
-    Doing.IDLE: frozenset({Doing.SETUP, Doing.STARTING}),
+    Doing.IDLE: frozenset({Doing.SETUP, Doing.STARTING, Doing.STOPPING}),
     Doing.SETUP: frozenset({Doing.STARTING, Doing.FAILED, Doing.STOPPING}),
     Doing.STARTING: frozenset({Doing.RUNNING, Doing.FAILED, Doing.FINISHED, Doing.STOPPING}),
     Doing.RUNNING: frozenset({Doing.FAILED, Doing.FINISHED, Doing.STOPPING}),
@@ -45,10 +46,15 @@ class NodeState:
         self.keeper_asked = False
         self.collecting = 0
         self.collect_until = 0.0
+        self.last_look = False
+        """The evidence being taken was told to hurry: all are to be killed."""
         self.collected = 0
         self.save_taken = 0
         self.term_seen = False
         self.left_behind: list[str] = []
+        """What could not be ended or removed, as it was last tried."""
+        self.removed: list[str] = []
+        """What dead processes of the job had left outside its folders, since the newest attempt began."""
         self.leave = ""
         self.released = False
         self.out: list[NodeAction] = []
@@ -66,6 +72,11 @@ class NodeState:
         if not self.record.killing:
             self.record.killing = True
             self.out.append(KillAll(why))
+
+    def found(self, left: list[str], removed: list[str]) -> None:
+        """By the keeper, after it ended all there was."""
+        self.left_behind = left
+        self.removed = [*self.removed, *removed][-REMOVED_TOLD:]
 
     def failures(self, *, failing: bool | None = None) -> list[Failure]:
         """Of this attempt, by time. `failing`: does an exception still in flight count? Default: if any rank failed."""

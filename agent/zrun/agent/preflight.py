@@ -7,6 +7,7 @@ import os
 import shutil
 from pathlib import Path
 
+from zrun.agent.line_buffering import check_library
 from zrun.core.errors import LaunchError
 from zrun.spec.job import JobSpec, Resources
 from zrun.wire.report import Vitals
@@ -15,6 +16,7 @@ from zrun.wire.report import Vitals
 def check_script(spec: JobSpec, python: str) -> None:
     """Raises LaunchError."""
     check_workdir(spec)
+    check_library(spec)
     workdir = Path(spec.workdir)
     if resolve(python, workdir) is None:
         raise LaunchError(f"python {python} does not exist or is no program", "set python, or leave it out")

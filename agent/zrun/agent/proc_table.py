@@ -5,6 +5,7 @@ Standard library only (the keeper uses it too); knows nothing about jobs or rank
 
 import os
 import signal
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,6 +68,12 @@ def stat(pid: int) -> Stat | None:
     )
 
 
+def is_alive(proc: Proc) -> bool:
+    """This very process, not a later owner of its pid."""
+    found = stat(proc.pid)
+    return found is not None and found.started == proc.started and found.alive
+
+
 def environ(pid: int) -> dict[bytes, bytes]:
     """The environment a process was started with; empty for zombies and other people's processes."""
     try:
@@ -104,6 +111,32 @@ def descendants(pid: int) -> list[int]:
     return found
 
 
+def ancestors(pid: int) -> list[int]:
+    """Parent, its parent and so on, as they are now."""
+    found: list[int] = []
+    while (one := stat(pid)) is not None and one.ppid > 0 and one.ppid not in found:
+        pid = one.ppid
+        found.append(pid)
+    return found
+
+
+def describe(proc: Proc) -> str:
+    """`process 123 (python train.py, state D)`: what a person looks for."""
+    found = stat(proc.pid)
+    try:
+        words = (
+            (PROC / str(proc.pid) / "cmdline")
+            .read_bytes()
+            .rstrip(b"\0")
+            .replace(b"\0", b" ")
+            .decode("utf-8", "replace")
+        )
+    except OSError:
+        words = ""
+    told = [part for part in (words[:60], f"state {found.state}" if found is not None else "") if part]
+    return f"process {proc.pid}" + (f" ({', '.join(told)})" if told else "")
+
+
 def pids() -> list[int]:
     return [int(name) for name in os.listdir(PROC) if name.isdigit()]  # noqa: PTH208 - as above
 
@@ -137,6 +170,11 @@ def send(proc: Proc, number: int) -> bool:
     finally:
         os.close(handle)
     return True
+
+
+def unix_start(started: int) -> float:
+    """Unix seconds of a start time; the wall clock may have been set since, so within reason only."""
+    return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + started / TICKS_S
 
 
 def signal_name(number: int) -> str:

@@ -1,10 +1,28 @@
 """What is known of one rank of one attempt: its deck, its notes, its end. Plain data, no decisions about the job."""
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from zrun.core.deck import Flag, Phase
 from zrun.core.deck_reader import DeckState
+
+
+@dataclass(frozen=True, slots=True)
+class PostMortem:
+    """What was found when its process was over."""
+
+    peak_rss_bytes: int = 0
+    memory_limit_bytes: int = 0
+    """Of its cgroup, 0 = none."""
+    full_disks: tuple[str, ...] = ()
+    """Places without room, in words."""
+    stack: str = ""
+    """What faulthandler wrote at the signal it died of."""
+    where: str | None = None
+    """The user's own line in that."""
+
+
+NOTHING_FOUND: Final = PostMortem()
 
 
 @dataclass(slots=True)
@@ -18,13 +36,28 @@ class RankStory:
     """The final last-words note."""
     candidate: dict[str, Any] | None = None
     """An exception seen in flight; may still be handled by the script."""
+    leaving_at: float | None = None
+    """When it was first said that the candidate will certainly leave the script."""
+    catching: bool = False
+    """The candidate is in an except clause, which may go on from there."""
+    caught: dict[str, Any] | None = None
+    """The last words of an exception that was then handled."""
+    thread: dict[str, Any] | None = None
+    """The exception that ended another thread than its main one."""
+    groups: set[int] = field(default_factory=set)
+    """The process groups it is a member of."""
+    told_end: bool = False
+    """Its own log says how it ended."""
     ended_at: float | None = None
     ended_unix: float = 0.0
     exit_code: int | None = None
     signal: str | None = None
     last_lines: list[str] = field(default_factory=list)
     oom: bool = False
-    """The kernel's counter of out-of-memory kills moved."""
+    """The kernel killed it for want of memory."""
+    after: PostMortem = NOTHING_FOUND
+    notice: str = ""
+    """What somebody outside said of why it was killed."""
     signalled_unix: float | None = None
     """When we first sent it a signal that ends; what it does later is a consequence."""
     where: str | None = None
@@ -68,7 +101,24 @@ class RankStory:
 
     def fresh_candidate(self) -> dict[str, Any] | None:
         """The exception in flight, unless the rank has begun a later step since: then it was handled."""
-        note = self.candidate
+        return self.of_this_step(self.candidate)
+
+    def of_this_step(self, note: dict[str, Any] | None) -> dict[str, Any] | None:
+        """None: the rank has begun a later step since."""
         if note is None or (self.deck is not None and self.deck.step > int(note.get("step") or 0)):
             return None
         return note
+
+    def take_words(self, note: dict[str, Any]) -> None:
+        """Final words stay; what is said later of the same exception keeps its first moment."""
+        if note.get("final"):
+            if self.words is None or not self.words.get("final"):
+                self.words = note
+            return
+        if self.candidate is None or self.candidate.get("at") != note.get("at"):
+            self.leaving_at, self.catching = None, False
+        self.candidate = note
+
+    def handled(self) -> None:
+        """The exception in flight was caught."""
+        self.caught, self.candidate, self.leaving_at, self.catching = self.candidate, None, None, False

@@ -23,7 +23,9 @@ def job_report(state: NodeState, attempt: Attempt | None, now: float) -> JobRepo
         term_seen=state.term_seen, stopped_at=record.stopped_at, saved_at=record.saved_at,
         total_steps=first.total_steps if first and first.total_steps else record.total_steps,
         metrics=first.metrics if first else {}, warnings=record.warnings, left_behind=state.left_behind,
-        pruned=record.pruned, phase_names=_phase_names(record.stories.values()),
+        swept=state.removed, pruned=record.pruned, phase_names=_phase_names(record.stories.values()),
+        master_port=record.port, standings=_standings(state, attempt, now),
+        collective_timeout_s=record.collective_timeout_s,
     )  # fmt: skip
 
 
@@ -36,13 +38,19 @@ def _phase_names(stories: Iterable[RankStory]) -> dict[str, str]:
     }
 
 
+def _standings(state: NodeState, attempt: Attempt | None, now: float) -> dict[str, list[list[int]]]:
+    found = attempt.decks.standings(state.record.stories, now) if attempt is not None else {}
+    return {str(rank): [one.pack() for one in standings] for rank, standings in found.items()}
+
+
 def essence(state: NodeState) -> tuple[object, ...]:
     """What has to be reported at once when it changes; steps and ages are not of it."""
     record = state.record
     return (
-        state.doing, record.attempt, state.seen, state.collected, state.term_seen, state.settled, record.stopped_at,
-        record.saved_at, record.resumed_step, len(record.checkpoints) and record.checkpoints[-1].step,
-        len(record.save_failures), len(record.warnings), tuple(state.left_behind),
+        state.doing, record.attempt, state.seen, state.collected, record.port, state.term_seen, state.settled,
+        record.stopped_at, record.saved_at, record.resumed_step,
+        len(record.checkpoints) and record.checkpoints[-1].step, len(record.save_failures), len(record.warnings),
+        tuple(state.left_behind), len(state.removed),
         tuple((f.rank, f.kind, f.exit_code, f.signal, f.exception) for f in state.failures()),
         all(story.deck is not None and story.deck.completed > 0 for story in record.stories.values()),
     )  # fmt: skip

@@ -4,84 +4,85 @@ The rank writes into files, so its death or ours loses nothing. Space behind the
 Knows nothing about processes; whoever owns it calls `poll` often and `drain` once a rank is dead.
 """
 
-import contextlib
 import ctypes
-import json
 import os
-import struct
 import time
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
+from zrun.agent.line_maker import LineMaker
 from zrun.agent.log_file import LogFile
-from zrun.agent.log_lines import Place, to_line
+from zrun.agent.log_ledger import Ledger, Position
+from zrun.agent.log_lines import Place, Read
 from zrun.core.marks import LONGEST, strip_marks
 from zrun.core.redact import Redactor
 
+BLOCK: Final = 1 << 17
+"""Read at once, so that a poll can end in time; a line that is longer is read again in one piece."""
 CHUNK: Final = 1 << 20
 LONGEST_LINE: Final = 1 << 20
 PROGRESS_BAR: Final = 1 << 16
 """A piece without a newline that is longer than this is cut at its last carriage return."""
 HOLE: Final = 1 << 20
-LAST_LINES: Final = 50
-_OFFSET: Final = struct.Struct("<QQ64s")
-"""Offset of the first byte not yet turned into lines, step, batch."""
 _PUNCH: Final = 0x1 | 0x2  # FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE
-_CUT_BEGIN: Final = " [zrun: line cut here"
-_CUT_NOTE: Final = _CUT_BEGIN.encode() + b", after %d bytes]"
+_LIBC: Final = ctypes.CDLL(None, use_errno=True)
 
 
 class Spool:
-    """One stream of one rank. Errors of the disk are told once through `on_trouble` and tried again at each poll."""
+    """One stream of one rank. Raises OSError where the log cannot be written; the same is tried at the next poll."""
 
     def __init__(
-        self, source: Path, place: Place, sink: LogFile, tail: "deque[str]", on_line: Callable[[dict[str, Any]], None],
-        hidden: Callable[[], Redactor] = Redactor,
+        self, source: Path, place: Place, sink: LogFile, ledger: Ledger, tail: "deque[str]",
+        on_loud: Callable[[float, Read], None], hidden: Callable[[], Redactor] = Redactor,
     ) -> None:  # fmt: skip
-        """`tail` gets the last lines of the rank, both streams; `on_line` each line as it was written.
+        """`tail` gets the last lines of the rank, both streams; `on_loud` each warning and worse.
 
         `hidden` gives what must not be in any of them; lines are whole, so that no chunk's border tears a value.
         """
         self._hidden = hidden
-        self._source, self._place, self._sink, self._tail, self._on_line = source, place, sink, tail, on_line
-        self._offset_path = source.with_name(f"{source.name}.offset")
-        self._offset, self._step, self._batch = self._load()
+        self._source, self._sink, self._ledger, self._tail, self._on_loud = source, sink, ledger, tail, on_loud
+        self._stream = place.stream
+        begun = ledger.position(place.stream)
+        self._maker = LineMaker(place, begun.step, begun.batch)
+        self._maker.cutting = begun.cutting
+        self._offset = begun.offset
         self._punched = self._offset - self._offset % HOLE
-        self._cutting = False
-        """Inside a line that was too long: drop until its newline."""
         self._file: int | None = None
-        self._offset_fd: int | None = None
+        self._more = False
+        self._up_to_date = False
+        """The end was reached once: what comes now is new."""
 
     def close(self) -> None:
-        for fd in (self._file, self._offset_fd):
-            if fd is not None:
-                os.close(fd)
-        self._file = self._offset_fd = None
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
 
-    def poll(self, limit: int = 8 * CHUNK) -> bool:
-        """Take the whole lines that are there, at most `limit` bytes. True: there was something."""
-        moved = False
-        while limit > 0 and self._take(final=False):
-            moved, limit = True, limit - CHUNK
-        return moved
+    def poll(self) -> bool:
+        """Take some of the whole lines that are there. True: there may be more."""
+        self._skip()
+        return self._take(final=False) and self._more
 
     def drain(self) -> None:
         """The writer is dead: take everything, a last line without a newline too."""
+        self._skip()
         while self._take(final=False):
             pass
         self._take(final=True)
 
-    def remove(self) -> None:
+    def remove(self) -> bool:
         """What the rank wrote, once all of it is in lines: secrets are hidden there, not here. Raises OSError."""
-        if not self._read():
-            self.close()
-            self._source.unlink(missing_ok=True)
-            self._offset_path.unlink(missing_ok=True)
+        if self._read()[0]:
+            return False
+        self.close()
+        self._source.unlink(missing_ok=True)
+        return True
 
     def _take(self, *, final: bool) -> bool:
-        data = self._read()
+        data, at = self._read()
+        if not data:
+            return False
         used = data.rfind(b"\n") + 1
         if not used and len(data) > PROGRESS_BAR:
             used = data.rfind(b"\r") + 1
@@ -91,82 +92,86 @@ class Spool:
             used = len(data) - begun_mark(data)
         if not used:
             return False
-        lines = self._lines(data[:used], whole=final or data[used - 1 : used] in (b"\n", b"\r"))
-        self._hide(lines, whole=data[used - 1 : used] == b"\n")
-        if lines:
-            self._sink.append(b"".join(_encode(line) for line in lines))
+        self._sink.open()
+        if used < len(data):
+            data = data[:used]
+        before = self._maker.state
+        whole = final or data.endswith((b"\n", b"\r"))
+        made = self._maker.make(data, at, self._hidden(), whole=whole, newest=self._sink.newest)
+        try:
+            if made.parts:
+                self._sink.append(made.lines)
+                self._sink.newest = made.newest
+        except OSError:
+            self._maker.state = before
+            raise
         self._advance(used)
-        for line in lines:
-            self._tail.append(str(line["msg"]))
-            self._on_line(line)
+        self._tail.extend(made.last_texts())
+        for when, read in made.loud:
+            self._on_loud(when, read)
         return True
 
-    def _hide(self, lines: list[dict[str, Any]], *, whole: bool) -> None:
-        """`whole` False: the last one was cut, or never ended, perhaps in the middle of a value."""
-        hidden = self._hidden()
-        if not hidden.active:
-            return
-        for line in lines:
-            line["msg"] = hidden.text(line["msg"]) if whole or line is not lines[-1] else _cut(hidden, line["msg"])
-            if "fields" in line:
-                line["fields"] = hidden.value(line["fields"])
+    def _read(self) -> tuple[bytes, float]:
+        """(what is there, Unix time when it was): now, but what an earlier agent left is as old as its last byte."""
+        size, written = self._there()
+        self._more = size - self._offset > BLOCK
+        if size <= self._offset:
+            self._up_to_date = True
+            return b"", 0.0
+        assert self._file is not None
+        data = os.pread(self._file, min(BLOCK, size - self._offset), self._offset)
+        if len(data) == BLOCK and b"\n" not in data:
+            data = os.pread(self._file, min(CHUNK, size - self._offset), self._offset)
+        return data, time.time() if self._up_to_date else min(time.time(), written)
 
-    def _lines(self, data: bytes, *, whole: bool) -> list[dict[str, Any]]:
-        """`whole` False: `data` is the beginning of one line that is too long."""
-        now, made = time.time(), list[dict[str, Any]]()
-        pieces = data.split(b"\n")
-        if pieces and not pieces[-1]:
-            pieces.pop()
-        for number, piece in enumerate(pieces):
-            first_mark = piece.startswith(b"\x1e")
-            text, marks = strip_marks(piece)
-            if first_mark and marks:
-                self._step, self._batch = marks[-1].step, marks[-1].batch
-            if self._cutting and number == 0:
-                self._cutting = not whole
-            elif text or not marks:
-                if not whole:
-                    self._cutting = True
-                    text += _CUT_NOTE % len(text)
-                made.append(to_line(self._place, text.rstrip(b"\r"), now, self._step or None, self._batch or None))
-            if marks:
-                self._step, self._batch = marks[-1].step, marks[-1].batch
-        return made
-
-    def _read(self) -> bytes:
+    def _there(self) -> tuple[int, float]:
+        """(size, time of the last write)."""
         if self._file is None:
             try:
                 self._file = os.open(self._source, os.O_RDWR | os.O_CLOEXEC)
             except FileNotFoundError:
-                return b""
-        return os.pread(self._file, CHUNK, self._offset)
+                return 0, 0.0
+        facts = os.fstat(self._file)
+        if facts.st_size < self._offset:  # the script emptied it: what comes now is new
+            self._offset = self._punched = 0
+        return facts.st_size, facts.st_mtime
+
+    def _skip(self) -> None:
+        """A rank that writes faster than we read: what the log's cap would leave out again is not read at all."""
+        size, _ = self._there()
+        if size - self._offset <= self._sink.cap or self._file is None:
+            return
+        land = size - self._sink.cap // 4
+        block = os.pread(self._file, CHUNK, land)
+        end = block.find(b"\n") + 1
+        _, marks = strip_marks(os.pread(self._file, CHUNK, max(0, land - CHUNK)) + block[:end])
+        maker = self._maker
+        left_out = land + end - self._offset
+        if marks:
+            maker.step, maker.batch = marks[-1].step or None, marks[-1].batch or None
+        self.say(f"[zrun: {left_out} bytes of {self._stream} left out here: written faster than read]", "warning")
+        maker.cutting = not end
+        self._advance(left_out)
+
+    def say(self, text: str, level: str) -> None:
+        """A line of zrun's own, here and now. Raises OSError."""
+        self._sink.open()
+        for line in text.splitlines():
+            made = self._maker.say(line, level, time.time(), self._hidden(), self._sink.newest)
+            self._sink.append(made.lines)
+            self._sink.newest = made.newest
+        self._ledger.log_is(*self._sink.identity)
 
     def _advance(self, used: int) -> None:
         self._offset += used
-        batch = (self._batch or "").encode()[:64]
-        with contextlib.suppress(OSError):  # a full disk: a later agent then writes some lines a second time
-            if self._offset_fd is None:
-                self._offset_fd = os.open(self._offset_path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            os.pwrite(self._offset_fd, _OFFSET.pack(self._offset, self._step or 0, batch), 0)
-        if self._offset - self._punched >= HOLE and self._file is not None:
-            _punch(self._file, self._punched, HOLE)
-            self._punched += HOLE
-
-    def _load(self) -> tuple[int, int | None, str | None]:
-        try:
-            offset, step, batch = _OFFSET.unpack(self._offset_path.read_bytes())
-        except (OSError, struct.error):
-            return 0, None, None
-        return offset, step or None, batch.rstrip(b"\0").decode("ascii", "replace") or None
-
-
-def _encode(line: dict[str, Any]) -> bytes:
-    return json.dumps(line, ensure_ascii=False).encode("utf-8", "backslashreplace") + b"\n"
-
-
-def _cut(hidden: Redactor, text: str) -> str:
-    at = text.rfind(_CUT_BEGIN)
-    return hidden.cut(text) if at < 0 else hidden.cut(text[:at]) + text[at:]
+        maker = self._maker
+        noted = self._ledger.advance(
+            self._stream, Position(self._offset, maker.step, maker.batch, maker.cutting), self._sink.identity
+        )  # fmt: skip
+        holes = (self._offset - self._punched) // HOLE * HOLE
+        if holes and noted and self._file is not None:
+            _punch(self._file, self._punched, holes)
+            self._punched += holes
 
 
 def begun_mark(data: bytes) -> int:
@@ -183,5 +188,4 @@ def begun_mark(data: bytes) -> int:
 
 def _punch(fd: int, at: int, size: int) -> None:
     """Give the blocks back; a file system without holes just keeps them."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    libc.fallocate(fd, _PUNCH, ctypes.c_int64(at), ctypes.c_int64(size))
+    _LIBC.fallocate(fd, _PUNCH, ctypes.c_int64(at), ctypes.c_int64(size))

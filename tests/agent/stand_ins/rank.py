@@ -17,6 +17,7 @@ from zrun.core.deck import Flag, Phase, StopKind, deck_path, wake_path
 from zrun.core.deck_writer import DeckWriter
 from zrun.core.marks import encode_mark
 from zrun.core.notes import NoteKind, NoteWriter
+from zrun.worker.segments import note_what_is_made
 
 
 def reopen(folder: Path, rank: int) -> None:
@@ -31,6 +32,7 @@ class Rank:
         self.rank = int(env.get("RANK"))
         self.folder = Path(env.get(env.ATTEMPT_DIR))
         shm = Path(env.get(env.SHM_DIR))
+        note_what_is_made(shm)
         self.deck = DeckWriter(deck_path(shm, self.rank))
         self.notes = NoteWriter(self.folder / f"rank-{self.rank}.notes", wake_path(shm))
         reopen(self.folder, self.rank)
