@@ -238,7 +238,7 @@ def test_init_writes_a_file_that_check_accepts_and_never_overwrites(
     before = Path("job.yaml").read_text()
     assert main(["init"]) == 2
     assert Path("job.yaml").read_text() == before
-    assert main(["check", "--set", "nodes=2"]) == 2
+    assert main(["check", "--set", "nodes=1:2"]) == 2
 
 
 def test_schema_token_and_completion(make_run: MakeRun, tmp_path: Path, capsys: Captured) -> None:

@@ -161,7 +161,7 @@ def test_dry_run_prints_the_job_as_understood_and_starts_nothing(job_file: Path,
         ("name: gpt2\nrun: none.py\n", "none.py"),
         ("name: gpt2\nrun: train.py\nnum_nodes: 2\n", "job.yaml:3:1"),
         ("name: gpt2\nrun: train.py\nworkdir: /no/such\n", "/no/such"),
-        ("name: gpt2\nrun: train.py\nnodes: 2\n", "not yet"),
+        ("name: gpt2\nrun: train.py\nnodes: 1:2\n", "not yet"),
         (": :\n", "job.yaml"),
     ],
 )

@@ -1,20 +1,26 @@
 """Log files read from their end and as they grow, and `zrun logs` with its filters."""
 
 import io
+import itertools
 import json
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from zrun.cli import logfiles, options, screen
+from zrun.cli import logs as logs_command
+from zrun.cli import lookup, options, screen
 from zrun.cli.main import main
+from zrun.coordinator import logs as coordinator_logs
+from zrun.core import log_files, log_follow, log_merge
 from zrun.core.errors import UsageError
+from zrun.core.log_follow import Growing
 from zrun.core.runfolder import RunFolder
 
 MakeRun = Callable[..., RunFolder]
@@ -33,10 +39,11 @@ def test_reading_the_tail_equals_reading_the_whole_file(
         b"".join(json.dumps({"msg": t}).encode() + b"\n" for t in texts) + unfinished.encode().replace(b"\n", b"")
     )
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(logfiles, "_BLOCK", block)
-        seen = [line["msg"] for line in logfiles.tail(path, count, lambda line: "a" not in line["msg"])]
-        every = [line["msg"] for line in logfiles.tail(path, None, lambda _: True)]
-        rest = logfiles.Growing(path, at_end=True).offset
+        patch.setattr(log_files, "_BLOCK", block)
+        patch.setattr(log_follow, "_BLOCK", block)
+        seen = [line["msg"] for line in log_files.tail(path, count, lambda line: "a" not in line["msg"])]
+        every = [line["msg"] for line in log_files.tail(path, None, lambda _: True)]
+        rest = Growing(path, at_end=True).end
     wanted = [t for t in texts if "a" not in t]
     assert every == texts
     assert seen == (wanted[-count:] if count else [])
@@ -49,7 +56,7 @@ def test_a_growing_file_gives_each_whole_line_once_however_it_is_written(
     tmp_path_factory: pytest.TempPathFactory, pieces: list[bytes]
 ) -> None:
     path = tmp_path_factory.mktemp("grow") / "rank-0.jsonl"
-    growing = logfiles.Growing(path)
+    growing = Growing(path)
     seen = growing.read()
     for piece in pieces:
         with path.open("ab") as file:
@@ -58,7 +65,7 @@ def test_a_growing_file_gives_each_whole_line_once_however_it_is_written(
     while more := growing.read(most=8):
         seen += more
     whole = b"".join(pieces).split(b"\n")[:-1]
-    assert seen == [logfiles.parse(raw) for raw in whole]
+    assert seen == [log_files.parse(raw) for raw in whole]
 
 
 @pytest.fixture
@@ -185,7 +192,7 @@ def test_times_that_people_type_are_understood() -> None:
 def test_no_log_file_is_no_error(make_run: MakeRun, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     make_run("gpt2-0000aa", state="STOPPED")
     assert messages(capsys) == []
-    assert logfiles.tail(tmp_path / "none", 5, lambda _: True) == []
+    assert log_files.tail(tmp_path / "none", 5, lambda _: True) == []
 
 
 def test_the_level_critical_is_the_highest_and_an_unknown_one_is_refused(
@@ -201,3 +208,65 @@ def test_the_level_critical_is_the_highest_and_an_unknown_one_is_refused(
     assert capsys.readouterr().out == "[rank 0] bad\n[rank 0] worse\n"
     assert main(["logs", "--level", "loud"]) == 2
     assert "'critical'" in capsys.readouterr().err
+
+
+def test_a_run_on_another_machine_is_followed_until_its_job_is_over(
+    make_run: MakeRun, write_log: WriteLog, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The coordinator's own answers, without a network between."""
+    folder = make_run("gpt2-0000aa", state="RUNNING")
+    write_log(folder, 1, 0, ["old"])
+    turns: Iterator[Callable[[], object]] = iter(
+        [
+            lambda: write_log(folder, 1, 0, ["new"]), lambda: None, lambda: write_log(folder, 2, 0, ["second attempt"]),
+            lambda: monkeypatch.setattr(logs_command, "is_over", lambda _: True), *[lambda: None] * 9,
+        ]
+    )  # fmt: skip
+
+    class There:
+        def __enter__(self) -> Self:
+            return self
+
+        def __exit__(self, *_: object) -> None: ...
+
+        def read(
+            self, job: str, what: str, *, after: str = "", follow: str | None = None, tail: int = 9, **_: Any
+        ) -> Any:
+            if after:
+                next(turns)()
+            return coordinator_logs.answer(
+                folder, coordinator_logs.Asked(tail, follow=follow == "true", after=after), log_merge.Filter(), set()
+            )
+
+    monkeypatch.setattr(logs_command, "_TURN_THERE_S", 0.0)
+    monkeypatch.setattr(logs_command, "is_over", lambda _: False)
+    monkeypatch.setattr(lookup.Target, "client", lambda _self, **_: There())
+    monkeypatch.setattr(logs_command, "find", lambda *_: lookup.Target("gpt2-0000aa", "gpt2", None))
+    monkeypatch.setattr(time, "monotonic", itertools.count().__next__)
+    assert messages(capsys, "-f") == ["[rank 0] old", "[rank 0] new", "[rank 0] second attempt"]
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.lists(st.text(max_size=60), max_size=30), st.integers(0, 30), st.sampled_from([", ", ","]), st.booleans())
+def test_the_first_error_is_found_wherever_it_is(
+    tmp_path_factory: pytest.TempPathFactory, texts: list[str], at: int, comma: str, decoy: bool
+) -> None:
+    path = tmp_path_factory.mktemp("first") / "rank-0.jsonl"
+    lines = [{"ts": "t", "level": "info", "msg": text} for text in texts]
+    lines[at:at] = [{"ts": "t", "level": "error", "msg": "boom"}, {"ts": "t", "level": "critical", "msg": "worse"}]
+    if decoy:
+        lines.insert(0, {"ts": "t", "level": "info", "msg": '"level":"error","msg":'})
+    form = (comma, ": " if comma == ", " else ":")
+    path.write_bytes(b"".join(json.dumps(line, separators=form).encode() + b"\n" for line in lines))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(log_files, "_SEARCHED", 64)
+        found = log_files.from_first_error(path, 3)
+    begin = next(n for n, line in enumerate(lines) if line["level"] == "error")
+    assert found == lines[begin : begin + 3]
+
+
+def test_a_line_of_a_million_odd_characters_is_shown_at_once(capsys: pytest.CaptureFixture[str]) -> None:
+    begun = time.monotonic()
+    logs_command.show_line({"rank": 0, "level": "info", "msg": "\x01" * 1_000_000})
+    assert len(capsys.readouterr().out) > 4_000_000
+    assert time.monotonic() - begun < 10

@@ -68,7 +68,8 @@ def test_a_new_attempt_begins_a_new_measurement() -> None:
 INCIDENT: dict[str, Any] = {
     "id": 1, "class": "crash", "rank": 1, "node": "a", "attempt": 2, "exception": "ValueError", "message": "bad\nsample",
     "where": "data.py:10", "step": 61, "batch": "e0-s000061-00000000", "because": [f"reason {n}" for n in range(40)],
-    "followed": list(range(2, 99)), "last_lines": ["a", "b", "c", "d" * 5000],
+    "followed": list(range(2, 99)), "last_lines": ["a", "b", "c", "d" * 5000], "ranks": [1], "nodes": ["a"],
+    "frames": [f"train.py:{n} in main: {'x' * 999}" for n in range(99)],
 }  # fmt: skip
 
 
@@ -90,6 +91,25 @@ def test_the_verdict_names_the_first_cause_and_fits_on_a_screen() -> None:
     for wanted in ("FAILED: budget spent", "crash of rank 1 on node a: ValueError: bad sample", "data.py:10", "39",
                    "/runs/gpt2-0000aa/logs/attempt-2/rank-1.jsonl", "zrun resume gpt2-0000aa"):  # fmt: skip
         assert wanted in text
+
+
+def test_ranks_that_failed_alike_are_told_once_and_the_line_that_raised_is_shown() -> None:
+    alike = INCIDENT | {"ranks": [0, 1, 2, 3], "rank": 0, "nodes": ["a", "b"], "followed": [],
+                        "frames": ["train.py:9 in main: raise ValueError(bad)"]}  # fmt: skip
+    lines = verdict.block({"job": "j", "state": "FAILED", "attempts": [], "incidents": [alike]}, "/runs/j")
+    text = "\n".join(lines)
+    assert "crash of ranks 0-3 on nodes a, b: ValueError: bad sample" in text
+    assert "stack     train.py:9 in main: raise ValueError(bad)" in text
+    assert "last line" not in text, "they would say the traceback again"
+    assert "/runs/j/incidents/0001" in text
+
+
+def test_without_an_exception_the_last_lines_are_shown() -> None:
+    killed = INCIDENT | {"exception": None, "message": None, "signal": "SIGSEGV", "frames": ["train.py:9 in main"]}
+    text = "\n".join(verdict.block({"job": "j", "state": "FAILED", "incidents": [killed]}, "/runs/j"))
+    assert "killed by SIGSEGV" in text
+    assert "train.py:9 in main" in text
+    assert "last line a" in text
 
 
 def test_a_job_that_was_stopped_or_got_through_does_not_blame_an_old_incident() -> None:

@@ -34,6 +34,8 @@ class Child:
     name: str
     log: Path
     pid: int = 0
+    started: int = 0
+    """Start time in jiffies since boot; with the pid it names the process for ever, also after its end."""
     born: float = 0.0
     """Monotonic seconds of the last start."""
     short_lives: int = 0
@@ -53,6 +55,7 @@ class Child:
                 argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=cwd, start_new_session=True
             )
         self.pid, self.born = self._process.pid, time.monotonic()
+        self.started = started_at(self.pid)
 
     def adopt(self, pid: int) -> bool:
         """Watch a living program that an earlier supervisor started; False if it is gone."""
@@ -60,7 +63,7 @@ class Child:
             self.pidfd = os.pidfd_open(pid)
         except OSError:
             return False
-        self.pid, self.born = pid, time.monotonic()
+        self.pid, self.started, self.born = pid, started_at(pid), time.monotonic()
         return True
 
     def died(self, code: int | None, *, short_s: float, now: float) -> None:
@@ -79,14 +82,22 @@ class Child:
 
     def signal(self, number: int) -> None:
         if self.pid:
-            send(self.pid, number)
+            send(self.pid, number, self.started)
 
 
-def send(pid: int, number: int) -> None:
+def send(pid: int, number: int, started: int | None = None) -> None:
+    """To the process that began at `started`, if that is given: a later one with its pid is another's."""
     try:
-        os.kill(pid, number)
+        handle = os.pidfd_open(pid)
+    except OSError:
+        return
+    try:
+        if started is None or started_at(pid) == started:
+            signal.pidfd_send_signal(handle, number)
     except ProcessLookupError:
         pass
+    finally:
+        os.close(handle)
 
 
 def reap() -> Iterator[tuple[int, int]]:
@@ -109,8 +120,8 @@ def started_at(pid: int) -> int:
         return 0
 
 
-def _stat_fields() -> Iterator[tuple[int, int, int]]:
-    """(pid, parent, session) of every process."""
+def _stat_fields() -> Iterator[tuple[int, int, int, int]]:
+    """(pid, parent, session, start time) of every process."""
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
@@ -118,15 +129,20 @@ def _stat_fields() -> Iterator[tuple[int, int, int]]:
             except OSError:
                 continue
             if fields[0] != "Z":
-                yield int(entry.name), int(fields[1]), int(fields[3])
+                yield int(entry.name), int(fields[1]), int(fields[3]), int(fields[19])
 
 
-def kill_session(session: int) -> None:
-    """KILL every process of a session."""
-    for pid, _, of in _stat_fields():
-        if of == session:
-            send(pid, signal.SIGKILL)
+def kill_session(leader: int, started: int) -> None:
+    """KILL every process of the session that this process began.
+
+    While one of them lives, no other process gets the leader's pid; if one has it, the session is over.
+    """
+    if started_at(leader) not in (0, started):
+        return
+    for pid, _, session, began in _stat_fields():
+        if session == leader:
+            send(pid, signal.SIGKILL, began)
 
 
 def children_of(parent: int) -> list[int]:
-    return [pid for pid, ppid, _ in _stat_fields() if ppid == parent]
+    return [pid for pid, ppid, *_ in _stat_fields() if ppid == parent]

@@ -3,6 +3,7 @@
 Imported only by commands that reach a live coordinator. Knows nothing about folders or terminals.
 """
 
+import json
 from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Self
@@ -44,8 +45,10 @@ class Client:
     def call(self, method: str, path: str, *, params: Mapping[str, Any] | None = None, body: Any = None) -> Any:
         """One request; the decoded JSON, or text where the answer is none."""
         given = {key: value for key, value in (params or {}).items() if value is not None}
+        content = None if body is None else json.dumps(body)  # in ASCII: an environment's value may be no UTF-8
+        kind = {} if body is None else {"content-type": "application/json"}
         try:
-            answer = self._http.request(method, path, params=given, json=body)
+            answer = self._http.request(method, path, params=given, content=content, headers=kind)
         except httpx2.TimeoutException as error:
             raise UnreachableError(f"the coordinator at {self.address} does not answer in time") from error
         except httpx2.TransportError as error:

@@ -5,10 +5,11 @@ from typing import Any
 
 import click
 
-from zrun.cli import logfiles, screen
+from zrun.cli import screen
 from zrun.cli.logs import MOST_THERE, is_over
 from zrun.cli.lookup import find
 from zrun.cli.options import coordinator_option, job_argument, json_option
+from zrun.core.log_follow import Growing
 
 _SHOWN_APART = frozenset({"n", "ts", "at", "because", "event", "decision", "remark", "job"})
 
@@ -32,7 +33,7 @@ def events(job: str | None, follow: bool, tail: int, coordinator: str | None, as
         for event in answer["events"]:
             show(event)
         return 0
-    growing = logfiles.Growing(target.folder.events)
+    growing = Growing(target.folder.events)
     came = growing.read(1 << 30)
     for event in came[-tail:] if tail else came:
         show(event)

@@ -3,7 +3,6 @@
 It decides nothing about the job and holds nothing the job needs: killing it is the same as closing the terminal.
 """
 
-import os
 import signal
 import subprocess
 import sys
@@ -12,7 +11,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from zrun.cli import screen
+from zrun.cli import first_process, screen
+from zrun.cli.children import send
 from zrun.cli.client import Client
 from zrun.cli.lookup import Target, read_json, supervised
 from zrun.cli.progress import Progress
@@ -78,9 +78,20 @@ class Viewer:
                     self._quiet_until = time.monotonic() + QUIET_S
                 with self.target.client() as client:
                     self._talk(f"page: {client.page}")
-                return self._detached() if self.detach else self._follow(signals)
+                if self.detach and self._may_detach():
+                    return self._detached()
+                return self._follow(signals)
             finally:
                 self._progress.clear()
+
+    def _may_detach(self) -> bool:
+        """Not where process 1 is a zrun: a container whose command ends is stopped, and the job with it."""
+        if not self.owner and self.start is None:
+            return True
+        if first_process.in_its_care():
+            self._talk("zrun is process 1 here: the container lives as long as the job is followed, so it goes on")
+            return False
+        return True
 
     def _detached(self) -> int:
         job = self.target.job
@@ -112,6 +123,8 @@ class Viewer:
 
     def _on_signal(self, number: int) -> int | None:
         """An exit code if the viewer ends here."""
+        if number == signal.SIGHUP and not self._may_detach():
+            return None
         if number == signal.SIGHUP or (number == signal.SIGINT and not self.owner):
             self._talk(f"detached; the job goes on: zrun status {self.target.job}")
             return Exit.NOT_FINISHED if number == signal.SIGHUP else Exit.INTERRUPTED
@@ -247,7 +260,7 @@ class Viewer:
         if folder is not None and self.owner:
             hurry_supervisor(self.target)
             wait_for_end(folder, signals.pause)
-            if self._supervisor is not None and os.getpid() != 1:
+            if self._supervisor is not None:
                 self._supervisor.poll()
         return self._exit_code(verdict)
 
@@ -268,6 +281,10 @@ def news(status: dict[str, Any]) -> Iterator[str]:
         for skipped in attempt.get("skipped") or []:
             yield f"checkpoint passed over: {skipped.get('path')}: {skipped.get('reason')}"
     yield from (f"warning: {text}" for text in status.get("warnings") or [])
+    for slow in status.get("stragglers") or []:
+        yield f"{slow['who']} is steadily slower than its peers: `zrun status` shows by how much"
+    for name in status.get("secrets_missing") or []:
+        yield f"warning: the coordinator was started again and has no value for {name}: `zrun resume` hands it in"
     yield from (f"left behind: {text}" for text in status.get("left_behind") or [])
 
 
@@ -282,9 +299,7 @@ def final_code(verdict: dict[str, Any]) -> int:
 def hurry_supervisor(target: Target) -> None:
     """The job is over and we have seen it: the supervisor need not linger for others."""
     assert target.folder is not None
-    pid = read_json(facts_path(target.folder)).get("pid")
+    facts = read_json(facts_path(target.folder))
+    pid = facts.get("pid")
     if isinstance(pid, int) and supervised(target.folder):
-        try:
-            os.kill(pid, signal.SIGTERM)
-        except ProcessLookupError:
-            pass
+        send(pid, signal.SIGTERM, facts.get("started"))

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from zrun.cli import registry, runs, screen
+from zrun.cli import inherited, registry, runs, screen
 from zrun.cli.follow import Viewer
 from zrun.cli.lookup import Target, outside_token, read_json, supervised
 from zrun.cli.options import json_option
@@ -23,6 +23,7 @@ from zrun.core import env
 from zrun.core.errors import Exit, UsageError
 from zrun.core.runfolder import RunFolder
 from zrun.core.states import FINAL, JobState
+from zrun.machine.ordering import in_job_file
 from zrun.spec.job import JobSpec, spec_to_dict
 from zrun.spec.load import load_job
 from zrun.spec.write import to_yaml
@@ -75,6 +76,10 @@ def launch(file: Path, arguments: tuple[str, ...], detach: bool, variables: tupl
     if dry_run:
         screen.put_json(spec_to_dict(spec)) if as_json else screen.put(to_yaml(spec).rstrip())
         return Exit.DONE
+    spec = inherited.by_inheritance(spec)
+    inherited.tell(spec_to_dict(spec))
+    for text in in_job_file(spec):
+        screen.say(f"zrun: warning: {text}")
     wanted = Wanted((run_dir or file.absolute().parent / "runs").absolute(), fresh, detach, as_json)
     if address := coordinator or env.get(env.COORDINATOR):
         return _hand_over(spec, wanted, address)
@@ -98,6 +103,10 @@ def _launch_here(spec: JobSpec, wanted: Wanted) -> int:
             ask_resume(folder, {"fresh": True})  # read by the first coordinator of a run, too
         registry.remember(folder.job, spec.name, folder.root)
         screen.say(f"zrun: {folder.job}: {'goes on' if choice.folder else 'a new run'} in {folder.root}")
+        if spec.nodes_min > 1:
+            screen.say(f"zrun: nodes: {spec.nodes_min}; this machine is one, and each other joins with "
+                       f"`zrun agent --embedded {folder.root} --node NAME` on this machine; other machines need "
+                       f"`zrun coordinator` and `zrun launch --coordinator URL`")  # fmt: skip
         viewer = Viewer(
             Target(folder.job, spec.name, folder), owner=True, preempt_signals=signals_of(spec.preempt.signals),
             as_json=wanted.as_json, detach=wanted.detach, continued=choice.folder is not None,
@@ -152,7 +161,8 @@ def _hand_over(spec: JobSpec, wanted: Wanted, address: str) -> int:
         runs.check_checkpoints(spec.checkpoint, spec.name, goes_on, fresh=wanted.fresh)
         if earlier and goes_on:
             job, folder = goes_on, RunFolder(Path(str(earlier["run_dir"])))
-            client.tell(job, "resume", {"options": {"spec": spec_to_dict(spec)}})
+            secrets = env.chosen(spec.secrets)
+            client.tell(job, "resume", {"options": {"spec": spec_to_dict(spec)}, "secrets": secrets})
             screen.say(f"zrun: {job} was preempted; going on with it at {address}")
         else:
             folder = runs.make_folder(wanted.runs, spec.name)
@@ -169,7 +179,8 @@ def _hand_over(spec: JobSpec, wanted: Wanted, address: str) -> int:
 def _submit(client: "Client", spec: JobSpec, folder: RunFolder, wanted: Wanted) -> str:
     """Job file, environment and secrets go to the coordinator; if it refuses, nothing is left here."""
     environment, _ = env.without_launchers(env.snapshot())
-    secrets = {name: environment.pop(name) for name in spec.secrets if name in environment}
+    secrets = env.chosen(spec.secrets)
+    environment = {name: value for name, value in environment.items() if name not in secrets}
     body = {"spec": spec_to_dict(spec), "run_dir": str(folder.root), "env": environment, "secrets": secrets,
             "fresh": wanted.fresh}  # fmt: skip
     try:

@@ -1,58 +1,29 @@
 """`zrun logs`: the ranks' output, filtered, from the run's folder or from a coordinator elsewhere."""
 
-import heapq
 import re
 import time
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Final
 
 import click
 
-from zrun.cli import logfiles, screen
-from zrun.cli.logfiles import Line
+from zrun.cli import screen
 from zrun.cli.lookup import Target, find
 from zrun.cli.options import coordinator_option, job_argument, json_option, numbers, since
+from zrun.core import log_files, log_merge
 from zrun.core.errors import NotFoundError, UnreachableError, UsageError
+from zrun.core.log_files import Line
+from zrun.core.log_merge import Filter, Follower
 from zrun.core.runfolder import RunFolder
 from zrun.core.states import FINAL
 
-LEVELS: Final = ("debug", "info", "warning", "error", "critical")
-_LEVEL: Final = {name: number for number, name in enumerate(LEVELS)}
-Followed = dict[int, dict[int, logfiles.Growing]]
-"""attempt -> rank -> its file."""
+LEVELS: Final = tuple(log_files.LEVELS)
 MOST_THERE: Final = 10_000
 """Lines that a coordinator gives at once."""
-_AFTER_ERROR: Final = 40
-"""Lines shown from the first error on."""
-
-
-@dataclass(frozen=True, slots=True)
-class Filter:
-    """Which lines a person wants to see; None = any."""
-
-    ranks: frozenset[int] | None = None
-    node: str | None = None
-    level: str | None = None
-    oldest: str = ""
-    """RFC 3339; lines carry times in the same form, so that text compares."""
-    grep: re.Pattern[str] | None = None
-    stream: str | None = None
-
-    def takes(self, line: Line) -> bool:
-        if self.node is not None and line.get("node") != self.node:
-            return False
-        if self.stream is not None and line.get("stream") != self.stream:
-            return False
-        if self.level is not None and _LEVEL.get(str(line.get("level")), 1) < _LEVEL[self.level]:
-            return False
-        if self.oldest and str(line.get("ts") or self.oldest) < self.oldest:
-            return False
-        return self.grep is None or self.grep.search(str(line.get("msg", ""))) is not None
-
-    def wants_rank(self, rank: int) -> bool:
-        return self.ranks is None or rank in self.ranks
+_TURN_S: Final = 0.1
+_TURN_THERE_S: Final = 0.5
+Show = Callable[[Line], None]
 
 
 @click.command()
@@ -80,21 +51,21 @@ def logs(job: str | None, follow: bool, rank: str | None, node: str | None, atte
     if attempt is not None and attempt != "all" and not attempt.isdecimal():
         raise UsageError(f"{attempt!r} is no attempt", "a number from 1, or all")
     target = find(job, coordinator)
-    show = screen.put_json_line if as_json else show_line
+    show: Show = screen.put_json_line if as_json else show_line
     if target.folder is None:
-        return _from_coordinator(target, wanted, attempt, tail, first_error, show)
+        return _from_coordinator(target, wanted, attempt, tail, first_error, follow, show)
     chosen = _attempts(target.folder, attempt)
     if not follow:
         _refuse_no_rank(target.folder, chosen, wanted)
-    followed: Followed = {n: _growing(target.folder, n) for n in chosen} if follow else {}
+    follower = Follower(target.folder, wanted, chosen) if follow else None
     if first_error:
-        lines: Iterable[Line] = first_error_of(target, chosen, wanted)
+        lines: Iterable[Line] = log_merge.first_error(target.folder, chosen, _named(target, chosen), wanted)
     else:
-        lines = collect(target.folder, chosen, wanted, tail or None, followed)
+        lines = log_merge.last_lines(target.folder, chosen, wanted, tail or None, follower)
     for line in lines:
         show(line)
-    if follow:
-        _follow(target, wanted, followed, show)
+    if follower is not None:
+        _follow(target, follower.new, _TURN_S, show)
     return 0
 
 
@@ -106,7 +77,7 @@ def _pattern(grep: str | None) -> re.Pattern[str] | None:
 
 
 def _attempts(folder: RunFolder, attempt: str | None) -> list[int]:
-    there = logfiles.attempts(folder)
+    there = log_files.attempts(folder)
     if attempt is None:
         return there[-1:]
     if attempt == "all":
@@ -118,75 +89,33 @@ def _attempts(folder: RunFolder, attempt: str | None) -> list[int]:
 
 def _refuse_no_rank(folder: RunFolder, attempts: list[int], wanted: Filter) -> None:
     """Ranks without any log are a mistake, not silence; while nothing is logged at all, nobody knows yet."""
-    there = sorted({rank for attempt in attempts for rank in logfiles.ranks(folder, attempt)})
+    there = sorted({rank for attempt in attempts for rank in log_files.ranks(folder, attempt)})
     if there and wanted.ranks is not None and not wanted.ranks & set(there):
         asked = ", ".join(map(str, sorted(wanted.ranks)[:8]))
         named = ", ".join(map(str, there)) if len(there) <= 16 else f"{there[0]}-{there[-1]}"
         raise NotFoundError(f"there are no logs of rank {asked}", f"ranks with logs: {named}")
 
 
-def collect(
-    folder: RunFolder, attempts: list[int], wanted: Filter, count: int | None, followed: Followed | None = None
-) -> list[Line]:
-    """The last `count` lines of all chosen ranks and attempts, in order of time (attempts one after the other).
-
-    A file in `followed` is read only up to where following it begins, so that no line comes twice.
-    """
-    ends = {(a, r): growing.offset for a, files in (followed or {}).items() for r, growing in files.items()}
-    found: list[Line] = []
-    for attempt in reversed(attempts):
-        left = None if count is None else count - len(found)
-        if left == 0:
-            break
-        tails = [
-            logfiles.tail(
-                folder.rank_log(attempt, r), left, wanted.takes, oldest=wanted.oldest, end=ends.get((attempt, r))
-            )
-            for r in logfiles.ranks(folder, attempt)
-            if wanted.wants_rank(r)
-        ]
-        merged = list(heapq.merge(*tails, key=lambda line: str(line.get("ts", ""))))
-        found = (merged if left is None else merged[-left:]) + found
-    return found
+def _named(target: Target, attempts: list[int]) -> set[int]:
+    """Ranks that the incidents of these attempts name."""
+    incidents = target.status().get("incidents") or []
+    return {int(i["rank"]) for i in incidents if i.get("rank") is not None and i.get("attempt") in {None, *attempts}}
 
 
-def first_error_of(target: Target, attempts: list[int], wanted: Filter) -> list[Line]:
-    """From the first line of level error on, of the rank that an incident names if there is one."""
-    assert target.folder is not None
-    named = {int(i["rank"]) for i in target.status().get("incidents") or [] if i.get("rank") is not None
-             and i.get("attempt") in {None, *attempts}}  # fmt: skip
-    best: list[Line] = []
-    for attempt in attempts:
-        there = [r for r in logfiles.ranks(target.folder, attempt) if wanted.wants_rank(r)]
-        for rank in [r for r in there if r in named] or there:
-            lines = logfiles.tail(target.folder.rank_log(attempt, rank), None, lambda _: True)
-            errors = (n for n, line in enumerate(lines) if _LEVEL.get(str(line.get("level")), 1) >= _LEVEL["error"])
-            at = next(errors, None)
-            if at is not None and (not best or str(lines[at].get("ts")) < str(best[0].get("ts"))):
-                best = [line for line in lines[at : at + _AFTER_ERROR] if wanted.takes(line)]
-        if best:
-            return best
-    return best
-
-
-def _growing(folder: RunFolder, attempt: int) -> dict[int, logfiles.Growing]:
-    return {r: logfiles.Growing(folder.rank_log(attempt, r), at_end=True) for r in logfiles.ranks(folder, attempt)}
-
-
-def _follow(target: Target, wanted: Filter, followed: Followed, show: Any) -> None:
-    """New lines of known files, and new files and attempts, until the job is final and nothing more comes."""
-    assert target.folder is not None
+def _follow(target: Target, new: Callable[[], list[Line]], turn_s: float, show: Show) -> None:
+    """New lines until the job is final and nothing more comes."""
     asked, over = 0.0, False
     while True:
         now = time.monotonic()
         if now - asked >= 1.0:
             asked, over = now, is_over(target)
-        came = sorted(_new_lines(target.folder, wanted, followed), key=lambda line: str(line.get("ts", "")))
+        came = new()
         for line in came:
             show(line)
         if over and not came:
             return
-        time.sleep(0.1)
+        if not came:
+            time.sleep(turn_s)
 
 
 def is_over(target: Target) -> bool:
@@ -198,30 +127,37 @@ def is_over(target: Target) -> bool:
     return status.get("state") in FINAL or not status.get("live", True)
 
 
-def _new_lines(folder: RunFolder, wanted: Filter, followed: Followed) -> Iterator[Line]:
-    newest = max(followed, default=0)
-    for attempt in logfiles.attempts(folder):
-        if attempt < newest:
-            continue
-        files = followed.setdefault(attempt, {})
-        for rank in logfiles.ranks(folder, attempt):
-            if wanted.wants_rank(rank):
-                growing = files.setdefault(rank, logfiles.Growing(folder.rank_log(attempt, rank)))
-                yield from filter(wanted.takes, growing.read())
-
-
 def _from_coordinator(target: Target, wanted: Filter, attempt: str | None, tail: int, first_error: bool,
-                      show: Any) -> int:  # fmt: skip
-    """The folder is not on this machine: the coordinator asks the nodes."""
+                      follow: bool, show: Show) -> int:  # fmt: skip
+    """The folder is not on this machine: the coordinator reads it."""
+    asked = {
+        "node": wanted.node, "level": wanted.level, "since": wanted.oldest or None, "stream": wanted.stream,
+        "rank": ",".join(map(str, sorted(wanted.ranks))) if wanted.ranks else None,
+        "grep": wanted.grep.pattern if wanted.grep else None,
+    }  # fmt: skip
     with target.client(timeout_s=30.0) as client:
         answer = client.read(
-            target.job, "logs", attempt=None if attempt == "all" else attempt, node=wanted.node, level=wanted.level,
-            tail=min(tail or MOST_THERE, MOST_THERE), since=wanted.oldest or None, stream=wanted.stream,
-            rank=",".join(map(str, sorted(wanted.ranks))) if wanted.ranks else None,
-            grep=wanted.grep.pattern if wanted.grep else None, first_error="true" if first_error else None,
+            target.job, "logs", **asked, attempt=None if attempt == "all" else attempt,
+            tail=min(tail or MOST_THERE, MOST_THERE), first_error="true" if first_error else None,
+            follow="true" if follow else None,
         )  # fmt: skip
-    for line in answer["lines"]:
-        show(line)
+        for line in answer["lines"]:
+            show(line)
+        cursor = answer.get("cursor")
+        if not follow or cursor is None:
+            return 0
+
+        def new() -> list[Line]:
+            nonlocal cursor
+            try:
+                more = client.read(target.job, "logs", **asked, after=cursor)
+            except UnreachableError:  # it may come back, and knows then what the cursor means
+                return []
+            cursor = more["cursor"]
+            lines: list[Line] = more["lines"]
+            return lines
+
+        _follow(target, new, _TURN_THERE_S, show)
     return 0
 
 
@@ -230,5 +166,5 @@ def show_line(line: Line) -> None:
     import sys
 
     text = f"[rank {line.get('rank', '?')}] {screen.clean(str(line.get('msg', '')))}"
-    bad = _LEVEL.get(str(line.get("level")), 1) >= _LEVEL["error"]
+    bad = log_files.severity(line) >= log_files.LEVELS["error"]
     screen.put_line(screen.paint(text, "red", sys.stdout) if bad else text)

@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from zrun.cli import screen
+from zrun.cli import first_process, screen
 from zrun.cli.commands import ALIASES, COMMANDS, GROUPS
 from zrun.core.errors import Exit, SpecError, ZrunError
 
@@ -65,7 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; the console script's entry. Returns the exit code of SURFACE, "Commands"."""
     screen.mend_streams()
     try:
-        return _run(arguments)
+        return first_process.guard(lambda: _run(arguments))
     finally:
         screen.silence_broken()
 

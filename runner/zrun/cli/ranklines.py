@@ -3,8 +3,9 @@
 from collections.abc import Iterator
 from typing import Any, Final
 
-from zrun.cli import logfiles
-from zrun.cli.logfiles import Growing, Line
+from zrun.core import log_files
+from zrun.core.log_files import Line
+from zrun.core.log_follow import Growing
 from zrun.core.runfolder import RunFolder
 
 _OF_A_FAILED_RANK: Final = 30
@@ -21,14 +22,14 @@ class RankLines:
 
     def skip_what_is_there(self) -> None:
         """Begin at the end of the newest attempt: earlier launches have shown the rest."""
-        self._attempt = max(logfiles.attempts(self._folder), default=self._attempt)
+        self._attempt = max(log_files.attempts(self._folder), default=self._attempt)
         self._rank0 = Growing(self._folder.rank_log(self._attempt, 0), at_end=True)
 
     def new(self) -> Iterator[Line]:
         """Rank 0's new lines; a newer attempt is begun only when the older one's lines are all given."""
         while True:
             yield from self._rank0.read()
-            later = [a for a in logfiles.attempts(self._folder) if a > self._attempt]
+            later = [a for a in log_files.attempts(self._folder) if a > self._attempt]
             if not later:
                 return
             yield from self._rank0.read()
@@ -42,4 +43,4 @@ class RankLines:
             if not rank or incident.get("suspicion") or (attempt, rank) in self._shown_failures:
                 continue
             self._shown_failures.add((attempt, rank))
-            yield from logfiles.tail(self._folder.rank_log(attempt, rank), _OF_A_FAILED_RANK, lambda _: True)
+            yield from log_files.tail(self._folder.rank_log(attempt, rank), _OF_A_FAILED_RANK, lambda _: True)

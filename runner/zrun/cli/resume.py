@@ -4,12 +4,12 @@ from typing import Any
 
 import click
 
-from zrun.cli import registry, runs, screen
+from zrun.cli import inherited, registry, runs, screen
 from zrun.cli.follow import Viewer
 from zrun.cli.launch import prepare_again, signals_of, starter
 from zrun.cli.lookup import Target, answering, find, read_json, supervised
 from zrun.cli.options import coordinator_option, job_argument, json_option
-from zrun.core import durable
+from zrun.core import durable, env
 from zrun.core.errors import NotFoundError, UsageError
 from zrun.core.states import JobState
 
@@ -27,9 +27,16 @@ def resume(job: str | None, detach: bool, allow_changed: tuple[str, ...], coordi
     if target.coordinator:
         options = {"spec": _spec_of(target, allow_changed)} if allow_changed else {}
         with target.client() as client:
-            client.tell(target.job, "resume", {"options": options})
+            wanted = {*client.status(target.job).get("secrets_missing", []), *_secrets_in(target)}
+            client.tell(target.job, "resume", {"options": options, "secrets": env.chosen(sorted(wanted))})
         return Viewer(target, owner=False, as_json=as_json, detach=detach, continued=True).run()
     return _resume_here(target, allow_changed, detach=detach, as_json=as_json)
+
+
+def _secrets_in(target: Target) -> list[str]:
+    """Their names, where the run's folder is in reach: a value in this shell is newer than the coordinator's."""
+    found = read_json(target.folder.spec_json).get("secrets") if target.folder else None
+    return [str(name) for name in found or []]
 
 
 def _spec_of(target: Target, allow_changed: tuple[str, ...]) -> dict[str, Any]:
@@ -54,6 +61,7 @@ def _resume_here(target: Target, allow_changed: tuple[str, ...], *, detach: bool
             f"follow it with `zrun logs -f {target.job}`, or `zrun restart {target.job}`",
         )
     runs.check_secrets(spec.get("secrets") or [])
+    inherited.tell(spec)
     prepare_again(folder, spec)
     durable.write_json(folder.spec_json, spec)  # written anew in any case: the run launched last is the newest
     registry.remember(target.job, target.name, folder.root)

@@ -29,14 +29,22 @@ def clean(text: str) -> str:
     """A job's own text, made safe for a terminal: control characters are escaped, colours stay where colour may be."""
     kept = coloured(sys.stdout)
     parts = _COLOUR.split(text)
-    texts = [_UNSAFE.sub(_escaped, part) for part in parts[::2]]
+    texts = [part.translate(_ESCAPES) if _UNSAFE.search(part) else part for part in parts[::2]]
     colours = [part if kept else "" for part in parts[1::2]]
     joined = "".join(one + colour for one, colour in zip(texts, [*colours, ""], strict=True))
     return f"{joined}\x1b[0m" if kept and colours else joined
 
 
-def _escaped(found: re.Match[str]) -> str:
-    return found[0].encode("unicode_escape").decode("ascii")
+class _Escapes(dict[int, str]):
+    """For str.translate, filled as characters come."""
+
+    def __missing__(self, code: int) -> str:
+        sign = chr(code)
+        self[code] = sign.encode("unicode_escape").decode("ascii") if _UNSAFE.match(sign) else sign
+        return self[code]
+
+
+_ESCAPES: Final = _Escapes()
 
 
 def one_line(text: str, most: int = _LONGEST) -> str:

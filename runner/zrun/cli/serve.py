@@ -43,7 +43,13 @@ def coordinator(directory: Path | None, embedded: Path | None, host: str, port: 
 @click.option("--token-file", type=click.Path(path_type=Path, dir_okay=False), help="Else ZRUN_TOKEN_FILE.")
 @click.option("--node", help="This node's name; else its host name.")
 @click.option("--embedded", type=_FOLDER, metavar="RUN_DIR", help="Serve the one job of this run's folder.")
-def agent(join: str | None, token_file: Path | None, node: str | None, embedded: Path | None) -> int:
+@click.option(
+    "--notice-file", type=click.Path(path_type=Path, dir_okay=False),
+    help="One line in it says why ranks are killed here (an eviction); else ZRUN_NOTICE_FILE.",
+)  # fmt: skip
+def agent(
+    join: str | None, token_file: Path | None, node: str | None, embedded: Path | None, notice_file: Path | None
+) -> int:
     """Run an agent: this node takes the coordinator's orders until it is told to leave (TERM)."""
     if (join is None) == (embedded is None):
         raise UsageError("say either --join URL (a coordinator elsewhere) or --embedded RUN_DIR (one job)")
@@ -56,7 +62,11 @@ def agent(join: str | None, token_file: Path | None, node: str | None, embedded:
         raise UsageError(f"no token file {named}")
     from zrun.agent.main import AgentConfig, run_agent
 
-    return run_agent(AgentConfig(url=join, run_dir=embedded, token_file=named if join else None, node=node or ""))
+    notice = notice_file or (Path(path) if (path := env.get(env.NOTICE_FILE)) else None)
+    config = AgentConfig(
+        url=join, run_dir=embedded, token_file=named if join else None, node=node or "", notice_file=notice
+    )
+    return run_agent(config)
 
 
 @click.command()

@@ -8,8 +8,6 @@ from collections.abc import Iterable
 from types import FrameType, TracebackType
 from typing import Any, Self
 
-from zrun.cli.children import reap
-
 
 class SignalInbox:
     """Catches `numbers` while open; a signal that was ignored when we were started (nohup) stays ignored."""
@@ -19,7 +17,6 @@ class SignalInbox:
         self._before: dict[int, Any] = {}
         self._came: list[int] = []
         self._woken = self._wake = -1
-        self._first_process = os.getpid() == 1
 
     def __enter__(self) -> Self:
         self._woken, self._wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -46,13 +43,9 @@ class SignalInbox:
             ready, _, _ = select.select([self._woken], [], [], timeout_s)
             if ready:
                 os.read(self._woken, 4096)
-        if self._first_process:
-            list(reap())  # as process 1 we inherit every orphan of the container
         came, self._came = self._came, []
         return came
 
     def pause(self, seconds: float) -> None:
         """As time.sleep; signals that come meanwhile stay in the inbox."""
         time.sleep(seconds)
-        if self._first_process:
-            list(reap())

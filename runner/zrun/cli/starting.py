@@ -16,6 +16,7 @@ from zrun.cli.lookup import Target, address_in, read_json, supervised
 from zrun.cli.supervisor import facts_path, log_path, resume_path
 from zrun.core import durable
 from zrun.core.errors import NotAllowedError, NotFoundError, UnreachableError, ZrunError
+from zrun.core.own_log import readable
 from zrun.core.runfolder import RunFolder
 
 STARTS_WITHIN_S: Final = 90.0
@@ -84,7 +85,8 @@ def why_it_failed(folder: RunFolder) -> str:
     if not failed and not lines:
         program, lines = "supervisor", last_lines(folder.supervisor_log, 8)
     text = failed or "the supervisor ended before the coordinator answered"
-    return text + (f"; the end of {program}.log:\n" + "\n".join(f"    {line}" for line in lines) if lines else "")
+    shown = "\n".join(f"    {readable(line)}" for line in lines)
+    return text + (f"; the end of {program}.log:\n{shown}" if lines else "")
 
 
 def last_lines(path: Path, count: int) -> list[str]:

@@ -47,6 +47,8 @@ def describe_status(found: dict[str, Any]) -> list[str]:
         lines.append(f"  {line(found, None)}")
     lines += _numbers(found)
     lines += _ranks(found)
+    slow = [f"slow: {one.get('text')}" for one in found.get("stragglers") or []]
+    lines += [f"  {screen.one_line(text, _LONGEST - 2)}" for text in slow]
     lines += [f"  {screen.one_line(text, _LONGEST - 2)}" for text in attempt_lines(found.get("attempts") or [])]
     incidents = [f"incident {i.get('id')}: {headline(i)}" for i in (found.get("incidents") or [])[-5:]]
     lines += [f"  {screen.one_line(text, _LONGEST - 2)}" for text in incidents]

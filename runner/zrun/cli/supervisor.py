@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 from zrun.cli.children import Child, become_subreaper, children_of, kill_session, reap, send, started_at
 from zrun.cli.lookup import read_json
 from zrun.core import durable
+from zrun.core.own_log import log_line
 from zrun.core.runfolder import RunFolder
 from zrun.core.states import FINAL
 
@@ -143,7 +144,7 @@ class Supervisor:
             if not pid or started_at(pid) != old.get("started") or facts.get("host") != socket.gethostname():
                 continue
             if child is self.coordinator:
-                send(pid, signal.SIGKILL)
+                send(pid, signal.SIGKILL, old["started"])
             elif child.adopt(pid):
                 log(f"goes on with agent {pid}")
 
@@ -195,7 +196,8 @@ class Supervisor:
                      "short_lives": c.short_lives, "last_exit": c.last_exit}
             for c in (self.coordinator, self.agent)
         }  # fmt: skip
-        facts = {"pid": os.getpid(), "host": socket.gethostname(), **programs, "failed": self.failed}
+        own = {"pid": os.getpid(), "started": started_at(os.getpid()), "host": socket.gethostname()}
+        facts = {**own, **programs, "failed": self.failed}
         try:
             durable.write_json(facts_path(self.folder), facts)
         except OSError as error:
@@ -209,11 +211,11 @@ class Supervisor:
             log(self.failed)
             self.coordinator.signal(signal.SIGTERM)
         self.agent.signal(signal.SIGTERM)
-        session = self.agent.pid
+        session, coordinator = (self.agent.pid, self.agent.started), self.coordinator
         if not self._wait_until(lambda: not self.agent.pid and not self.coordinator.pid, AGENT_LEAVES_S):
-            for pid in (session, self.coordinator.pid):
+            for pid, started in (session, (coordinator.pid, coordinator.started)):
                 if pid:
-                    kill_session(pid)
+                    kill_session(pid, started)
         if not self._wait_until(lambda: not children_of(os.getpid()), ORPHANS_S):
             for pid in children_of(os.getpid()):
                 send(pid, signal.SIGKILL)
@@ -233,7 +235,7 @@ class Supervisor:
 
 
 def log(text: str) -> None:
-    print(f"{time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime())} supervisor {os.getpid()}: {text}", flush=True)
+    print(log_line("supervisor", "info", text, {"pid": os.getpid()}), flush=True)
 
 
 def hold_lock(folder: RunFolder) -> int:

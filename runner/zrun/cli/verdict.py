@@ -3,9 +3,13 @@
 from typing import Any, Final
 
 from zrun.cli.screen import one_line, span
+from zrun.machine.wording import span as ranks_text
 
 LONGEST: Final = 30
 _WIDTH: Final = 10
+_FRAMES: Final = 4
+_REASONS: Final = 6
+_LAST_LINES: Final = 5
 _LONGEST: Final = 280
 """Characters of a line."""
 
@@ -23,6 +27,9 @@ def block(status: dict[str, Any], run_dir: str) -> list[str]:
     if incidents and not failed:
         lines.append(_row("survived", "; ".join(headline(i) for i in incidents[-3:])))
     lines.append(f"  {'logs':<{_WIDTH}}{_log(run_dir, incidents, attempts, status)}")  # a path is not cut
+    if incidents and failed and run_dir.startswith("/"):
+        folder = f"{run_dir}/incidents/{int(_deciding(status, incidents).get('id') or 1):04d}"
+        lines.append(f"  {'evidence':<{_WIDTH}}{folder}")
     if status.get("state") in {"FAILED", "STOPPED", "PREEMPTED"}:
         lines.append(_row("go on", f"zrun resume {status.get('job')}"))
     return lines[:LONGEST]
@@ -36,25 +43,30 @@ def cause(incident: dict[str, Any]) -> list[str]:
     at = [f"{key} {incident[key]}" for key in ("step", "batch", "collective") if incident.get(key) is not None]
     if at:
         lines.append(_row("at", ", ".join(at)))
-    lines += [_row("", str(reason)) for reason in (incident.get("because") or [])[:6]]
+    frames = [str(frame) for frame in incident.get("frames") or []]
+    lines += _rows("stack", frames[-_FRAMES:])
+    lines += _rows("why", [str(reason) for reason in (incident.get("because") or [])[:_REASONS]])
     if incident.get("followed"):
-        lines.append(_row("followed", "rank " + ", ".join(str(rank) for rank in incident["followed"][:16])))
-    lines += [
-        _row("" if n else "last line", str(text)) for n, text in enumerate((incident.get("last_lines") or [])[-3:])
-    ]
+        lines.append(_row("followed", ranks_text(incident["followed"])))
+    if not (incident.get("exception") and frames):  # else they would say the traceback again
+        lines += _rows("last line", [str(text) for text in (incident.get("last_lines") or [])[-_LAST_LINES:]])
     return lines
 
 
 def headline(incident: dict[str, Any]) -> str:
     """`crash of rank 1 on node a: ValueError: bad sample`."""
     rank, fault = incident.get("rank"), str(incident.get("class") or "incident")
-    who = f" of rank {rank}" if rank is not None else ""
+    ranks, nodes = incident.get("ranks") or [], incident.get("nodes") or []
+    who = "" if rank is None else f" of {ranks_text(ranks)}" if len(ranks) > 1 else f" of rank {rank}"
     where = f" on node {incident['node']}" if incident.get("node") else ""
+    if len(nodes) > 1:
+        where = f" on nodes {', '.join(nodes[:4])}" + (f" and {len(nodes) - 4} more" if len(nodes) > 4 else "")
     if who == "" and fault == "node" and where:
         who, where = f" {incident['node']}", ""
     said = str(incident.get("headline") or "")
+    named = ranks_text(ranks) if len(ranks) > 1 else f"rank {rank}"
     if said and _told_by_others(incident, fault):
-        what = said.removeprefix(f"rank {rank}: ")
+        what = said.removeprefix(f"{named}: ")
     elif incident.get("exception"):
         message = incident.get("message")
         what = f"{incident['exception']}: {message}" if message else str(incident["exception"])
@@ -63,14 +75,18 @@ def headline(incident: dict[str, Any]) -> str:
     elif incident.get("exit_code") is not None:
         what = f"exit code {incident['exit_code']}"
     else:
-        what = said.removeprefix(f"rank {rank}: ") or str(incident.get("message") or "")
+        what = said.removeprefix(f"{named}: ") or str(incident.get("message") or "")
     flat = " ".join(what.split())
     return one_line(f"{fault}{who}{where}" + (f": {flat}" if flat else ""))
 
 
 def _told_by_others(incident: dict[str, Any], fault: str) -> bool:
-    """How the process ended does not say what was wrong: it hung, vanished with its node, or left too early."""
-    return fault in {"hang", "node"} or (incident.get("exit_code") == 0 and not incident.get("exception"))
+    """How the process ended does not say what was wrong: it hung, vanished with its node, left too early, or the kernel
+    wanted its memory.
+    """
+    if fault in {"hang", "node", "preemption"}:
+        return True
+    return not incident.get("exception") and (incident.get("exit_code") == 0 or fault in {"oom", "disk"})
 
 
 def _deciding(status: dict[str, Any], incidents: list[dict[str, Any]]) -> dict[str, Any]:
@@ -97,6 +113,11 @@ def _log(run_dir: str, incidents: list[Any], attempts: list[Any], status: dict[s
         if incident.get("rank") is not None:
             return f"{run_dir}/logs/attempt-{incident.get('attempt') or last}/rank-{incident['rank']}.jsonl"
     return f"{run_dir}/logs/attempt-{last}/" if last else run_dir
+
+
+def _rows(label: str, texts: list[str]) -> list[str]:
+    """The label stands before the first."""
+    return [_row("" if n else label, text) for n, text in enumerate(texts)]
 
 
 def _row(label: str, text: str) -> str:

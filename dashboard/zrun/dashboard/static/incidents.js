@@ -2,7 +2,7 @@
 
 import { ask } from "./api.js";
 import { el, onChange } from "./dom.js";
-import { clock, plain, ranks, span } from "./words.js";
+import { clock, plain, ranks, size, span } from "./words.js";
 
 export function incidentList(job) {
   const box = el("div", { class: "incidents" });
@@ -63,13 +63,15 @@ function card(job, id) {
 
 function body(incident) {
   const rows = [
+    ["exception", incident.exception],
     ["where", incident.where],
     ["step", incident.step],
     ["batch", incident.batch],
     ["in", incident.collective],
     ["code", incident.exit_code],
     ["signal", incident.signal],
-    ["node", incident.node],
+    ["peak memory", incident.peak_rss_bytes ? size(incident.peak_rss_bytes) : null],
+    [(incident.nodes ?? []).length > 1 ? "nodes" : "node", (incident.nodes ?? []).length > 1 ? incident.nodes.join(", ") : incident.node],
     ["attempt", incident.attempt],
     ["followed", incident.followed.length ? ranks(incident.followed) : null],
     ["seen after", incident.detected_s === null ? null : span(incident.detected_s)],
@@ -78,10 +80,25 @@ function body(incident) {
     ["then", incident.decision || null],
     ["end", incident.resolution],
   ].filter(([, value]) => value !== null && value !== undefined && value !== "");
+  const frames = incident.frames ?? [];
   return [
+    ...(frames.length ? [el("pre", { class: "frames", tabindex: 0 }, plain(frames.join("\n")))] : []),
     el("ul", { class: "because" }, incident.because.map((reason) => el("li", {}, plain(reason)))),
     el("dl", {}, rows.map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, plain(value))))),
   ];
+}
+
+/** Equal texts once, with the ranks that have them; numbers such as process ids do not count. */
+function equal(failures, textOf) {
+  const groups = new Map();
+  for (const failure of failures) {
+    const text = textOf(failure);
+    if (!text || failure.rank < 0) continue;
+    const key = text.replace(/0x[0-9a-f]+|\d+/gi, "#");
+    if (!groups.has(key)) groups.set(key, { ranks: [], text });
+    groups.get(key).ranks.push(failure.rank);
+  }
+  return [...groups.values()];
 }
 
 function texts(found) {
@@ -90,8 +107,14 @@ function texts(found) {
     if (text) parts.push(el("h4", {}, title), el("pre", { tabindex: 0 }, plain(text.trimEnd())));
   };
   add("Roll call", found.roll_call);
-  add("Traceback", found.traceback);
-  add("Last lines", Array.isArray(found.last_lines) ? found.last_lines.join("\n") : found.last_lines);
+  if (!(found.failures ?? []).length) {
+    add("Traceback", found.traceback);
+    add("Last lines", Array.isArray(found.last_lines) ? found.last_lines.join("\n") : found.last_lines);
+  }
+  for (const group of equal(found.failures ?? [], (f) => f.traceback)) add(`Traceback of ${ranks(group.ranks)}`, group.text);
+  for (const one of found.failures ?? []) {
+    if (one.rank >= 0) add(`Last lines of rank ${one.rank}`, (one.last_lines ?? []).join("\n"));
+  }
   for (const group of found.stack_groups ?? []) add(`Stack of ${ranks(group.ranks)}`, group.stack);
   return parts;
 }

@@ -5,7 +5,7 @@ import { incidentList } from "./incidents.js";
 import { logPane } from "./log.js";
 import { rankTable } from "./ranks.js";
 import { timeline } from "./timeline.js";
-import { FINAL, moment, number, plain, share, size, span, tone } from "./words.js";
+import { FINAL, moment, number, plain, ranks, share, size, span, tone } from "./words.js";
 
 export function jobView(id) {
   const incidents = incidentList(id);
@@ -20,7 +20,7 @@ export function jobView(id) {
   const notes = el("ul", { class: "notes" });
   const attempts = el("tbody");
   const saved = el("div");
-  const head = [["attempt", "num"], ["outcome", ""], ["steps", ""], ["from", ""], ["because of", ""], ["took", "num"]];
+  const head = [["attempt", "num"], ["outcome", ""], ["steps", ""], ["from", ""], ["because of", ""], ["took", "num"], ["its ranks", ""]];
   const node = el("article", {},
     el("div", { class: "title" }, title, badge), reason, bar, facts, notes,
     section("Timeline", line.node),
@@ -81,7 +81,8 @@ function factsOf(s) {
 function notesOf(s) {
   const failed = (s.save_failures ?? []).map((f) => `save of step ${f.step} failed: ${f.error}`);
   const skipped = (s.quarantined ?? []).map((batch) => `batch ${batch} is skipped from now on`);
-  return [...failed, ...skipped, ...(s.warnings ?? []), ...(s.left_behind ?? []).map((text) => `left behind: ${text}`)];
+  const slow = (s.stragglers ?? []).map((one) => one.text);
+  return [...failed, ...skipped, ...slow, ...(s.warnings ?? []), ...(s.left_behind ?? []).map((text) => `left behind: ${text}`)];
 }
 
 function attemptRow(a) {
@@ -90,7 +91,20 @@ function attemptRow(a) {
   return el("tr", {},
     el("th", { scope: "row", class: "num" }, String(a.attempt)),
     el("td", {}, a.outcome === "fault" && a.cause ? `fault (${a.cause})` : a.outcome ?? "running"),
-    el("td", {}, steps), el("td", {}, from), el("td", { class: "long" }, plain(a.began_because ?? "")), el("td", { class: "num" }, a.took));
+    el("td", {}, steps), el("td", {}, from), el("td", { class: "long" }, plain(a.began_because ?? "")), el("td", { class: "num" }, a.took),
+    el("td", { class: "long" }, el("ul", { class: "ends" }, endsOf(a))));
+}
+
+/** How the ranks of an attempt ended: the cause first, equal ends once. */
+function endsOf(a) {
+  const groups = new Map();
+  for (const end of [...(a.ends ?? [])].sort((x, y) => Number(y.cause) - Number(x.cause) || x.rank - y.rank)) {
+    const how = end.signal ?? (end.exit_code === null ? "" : `code ${end.exit_code}`);
+    const said = [how, end.reason].filter((text, i, all) => text && (i || !all[1].includes(text))).join(", ");
+    if (!groups.has(said)) groups.set(said, []);
+    groups.get(said).push(end.rank);
+  }
+  return [...groups].map(([said, of]) => el("li", {}, plain(`${ranks(of)}: ${said}`)));
 }
 
 function savedTable(all) {
