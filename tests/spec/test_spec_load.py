@@ -201,7 +201,7 @@ def test_arguments_and_allowed_changes_are_taken_as_they_are(tmp_path: Path) -> 
         "placement: {hosts: [a]}", "placement: {exclude: [a]}", "placement: {labels: {a: b}}", "restart: {fence: lease}",
         "data: {on_bad_loss: skip}", "data: {on_bad_loss: {factor: 3}}", "checkpoint: {dir: 's3://b/x'}",
         "checkpoint: {resume: 's3://b/x'}", "standby: {cuda: true}", "checkpoint: {memory_every: 10 steps}",
-        "notify: [{on: [hang], url_secret: X}]", "plan: {a: 1}", r"watchdog: {log_pattern: 'step (?P<step>\d+)'}",
+        "notify: [{on: [hang], url_secret: X}]", "plan: {a: 1}",
         "placement: {interface: eth0}", "standby: {max_memory: 4GiB}",
     ],
 )  # fmt: skip

@@ -16,8 +16,9 @@ from typing import Any, Final
 from zrun.agent.decks import Decks
 from zrun.agent.disks import full_disks
 from zrun.agent.evidence import Subject, stack_of
-from zrun.agent.launch import Where, explained
-from zrun.agent.logs import AttemptLogs
+from zrun.agent.launch import SHM, Where, explained
+from zrun.agent.log_steps import LogSteps
+from zrun.agent.logs import AttemptLogs, cap_of
 from zrun.agent.oom import MemoryWatch
 from zrun.agent.rank_story import RankStory
 from zrun.agent.stop_step import StopAsk
@@ -25,6 +26,7 @@ from zrun.core.deck import wake_path
 from zrun.core.errors import LaunchError
 from zrun.core.notes import NoteKind, NoteReader
 from zrun.core.redact import Redactor
+from zrun.spec.job import JobSpec
 
 CHILD_KILLED: Final = re.compile(r"killed by signal: Killed|died with <Signals.SIGKILL|exit status (137|-9)")
 """What DataLoader and subprocess say of a child that got SIGKILL."""
@@ -35,21 +37,22 @@ LOADER_GONE: Final = re.compile(
 
 
 class Attempt:
-    """Raises LaunchError if a deck or the socket cannot be had."""
+    """`world`: ranks on all nodes. Raises LaunchError if a deck or the socket cannot be had."""
 
     def __init__(
-        self, where: Where, ranks: list[int], cap_bytes: int, say: Callable[[str], None], poked: Callable[[], None],
-        hidden: Callable[[], Redactor], disks: list[Path],
+        self, where: Where, ranks: list[int], spec: JobSpec, world: int, say: Callable[[str], None],
+        poked: Callable[[], None], hidden: Callable[[], Redactor],
     ) -> None:  # fmt: skip
-        self.where, self.ranks, self._disks = where, ranks, disks
+        self.where, self.ranks, self.disks = where, ranks, _places(where, spec)
+        steps = LogSteps(spec.watchdog.log_pattern)
         try:
-            self.decks = Decks(where.shm_dir, ranks, time.monotonic())
+            self.decks = Decks(where.shm_dir, ranks, time.monotonic(), steps)
             self._wake = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
             self._wake.bind(str(wake_path(where.shm_dir)))
         except (OSError, ValueError) as error:
             why = explained(error, where.shm_dir) if isinstance(error, OSError) else str(error)
             raise LaunchError(f"{why}: shared memory of the attempt cannot be used") from error
-        self.logs = AttemptLogs(where, ranks, cap_bytes, say, hidden)
+        self.logs = AttemptLogs(where, ranks, cap_of(spec.logs.max_size_bytes, world), say, hidden, steps)
         self.memory = MemoryWatch(time.time())
         self._hidden = hidden
         self._notes = {rank: NoteReader(where.attempt_dir / f"rank-{rank}.notes") for rank in ranks}
@@ -92,7 +95,7 @@ class Attempt:
             return {}
         speaks = CHILD_KILLED.search(str(note.get("message"))) or LOADER_GONE.search(str(note.get("traceback")))
         oom = bool(speaks) and self.memory.killed(rank, float(note.get("at") or 0.0), time.time())
-        return {"oom": oom, "full_disks": full_disks(self._disks)}
+        return {"oom": oom, "full_disks": full_disks(self.disks)}
 
     def write_order(self, ask: StopAsk, within_s: float) -> None:
         self.decks.write_order(
@@ -130,6 +133,12 @@ class Attempt:
         except BlockingIOError:
             pass  # all pokes taken
         self._poked()
+
+
+def _places(where: Where, spec: JobSpec) -> list[Path]:
+    """What the ranks write to without being told to."""
+    run = where.folder.root
+    return [run / spec.checkpoint.dir, run, Path(spec.workdir), SHM]
 
 
 def clear(where: Where, ranks: list[int], hidden: Redactor) -> None:

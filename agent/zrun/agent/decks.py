@@ -10,6 +10,7 @@ from typing import Final
 
 from zrun.agent import proc_table
 from zrun.agent.at_work import AtWork
+from zrun.agent.log_steps import LogSteps
 from zrun.agent.rank_story import RankStory
 from zrun.agent.virtual_clock import VirtualClock
 from zrun.agent.wait_share import WaitShares
@@ -53,12 +54,13 @@ class _Look:
 class Decks:
     """All ranks of one attempt on this node. Raises OSError, ValueError if a deck cannot be mapped."""
 
-    def __init__(self, shm_dir: Path, ranks: list[int], now: float) -> None:
+    def __init__(self, shm_dir: Path, ranks: list[int], now: float, steps: LogSteps) -> None:
         self._looks = {rank: _Look(told_at=now) for rank in ranks}
         for rank, look in self._looks.items():
             look.reader = DeckReader(deck_path(shm_dir, rank))
         self._clock = VirtualClock(now)
         self._waits = WaitShares()
+        self._steps = steps
         self.at_work = AtWork()
 
     def close(self) -> None:
@@ -70,7 +72,7 @@ class Decks:
     def read(self) -> dict[int, DeckState]:
         found = {rank: look.reader.read() for rank, look in self._looks.items() if look.reader is not None}
         self._waits.note(found, time.monotonic())
-        return found
+        return self._steps.seen_in(found)
 
     def ring(self, rank: int) -> list[CollectiveRecord]:
         look = self._looks.get(rank)

@@ -248,9 +248,8 @@ class JobOnNode:
             first = plan.node_rank * nproc
             ranks = list(range(first, first + nproc))
             launch.make_places(where, ranks)
-            cap = cap_of(self.spec.logs.max_size_bytes, nproc * plan.nnodes)
-            disks = post_mortem.places(where, self.spec)
-            self._attempt = Attempt(where, ranks, cap, self._say, self._poked, lambda: self._hidden, disks)
+            world = nproc * plan.nnodes
+            self._attempt = Attempt(where, ranks, self.spec, world, self._say, self._poked, lambda: self._hidden)
             where.torchrun_log.unlink(missing_ok=True)
             port = plan.master_port or launch.free_port()
         except (LaunchError, OSError) as error:

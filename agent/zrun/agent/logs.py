@@ -12,6 +12,7 @@ from zrun.agent.line_maker import LAST_LINES
 from zrun.agent.log_file import LogFile
 from zrun.agent.log_ledger import Ledger
 from zrun.agent.log_lines import Place, Read
+from zrun.agent.log_steps import LogSteps
 from zrun.agent.spool import Spool
 from zrun.core.redact import Redactor
 from zrun.wire.report import WarnLine
@@ -31,7 +32,7 @@ class AttemptLogs:
     """`say` is told of trouble with the disk, in words."""
 
     def __init__(self, where: Where, ranks: list[int], cap_bytes: int, say: Callable[[str], None],
-                 hidden: Callable[[], Redactor] = Redactor) -> None:  # fmt: skip
+                 hidden: Callable[[], Redactor] = Redactor, steps: LogSteps | None = None) -> None:  # fmt: skip
         folder, node, attempt = where.folder, where.node, where.attempt
         self._job, self._attempt, self._say = where.job, attempt, say
         self._tails: dict[int, deque[str]] = {rank: deque(maxlen=LAST_LINES) for rank in ranks}
@@ -40,6 +41,7 @@ class AttemptLogs:
         self._ledgers: dict[int, Ledger] = {}
         self._first = 0
         self._told: list[WarnLine] = []
+        self._steps = steps or LogSteps(None)
         self._dropped = 0
         self._trouble = ""
         source = where.attempt_dir
@@ -50,7 +52,7 @@ class AttemptLogs:
             self._spools[rank] = [
                 Spool(
                     source / f"rank-{rank}.{ending}", Place(self._job, attempt, node, rank, local, stream), sink,
-                    ledger, self._tails[rank], partial(self._heard, rank), hidden,
+                    ledger, self._tails[rank], partial(self._heard, rank), hidden, partial(self._printed, rank),
                 )
                 for ending, stream in STREAMS
             ]  # fmt: skip
@@ -112,6 +114,9 @@ class AttemptLogs:
                 self._trouble = str(error)
                 self._say(f"log of rank {rank} cannot be written: {error}")
             return 0
+
+    def _printed(self, rank: int, texts: list[str | tuple[str]]) -> None:
+        self._steps.heard(rank, texts, time.monotonic())
 
     def _heard(self, rank: int, at: float, read: Read) -> None:
         if len(self._told) >= TOLD_AT_ONCE:

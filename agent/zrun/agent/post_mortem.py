@@ -9,7 +9,7 @@ from typing import Any, Final
 from zrun.agent import evidence
 from zrun.agent.attempt import Attempt
 from zrun.agent.disks import full_disks
-from zrun.agent.launch import SHM, Where, users_code
+from zrun.agent.launch import users_code
 from zrun.agent.node_events import RankExited
 from zrun.agent.rank_story import PostMortem, RankStory
 from zrun.core.redact import Redactor
@@ -31,16 +31,10 @@ def rank_exited(
     by_us = story is not None and story.signalled_unix is not None
     oom = not by_us and attempt.memory.took(rank, code, signal, at)
     peak, limit = attempt.memory.of(rank)
-    full = [] if by_us or code == 0 else full_disks(places(attempt.where, spec))
+    full = [] if by_us or code == 0 else full_disks(attempt.disks)
     stack, where = _stack(attempt, rank, spec) if signal in _DUMPS and not by_us else ("", None)
     after = PostMortem(peak, limit, tuple(full), hidden.text(shortened(stack, LONGEST_STACK)), where)
     return RankExited(rank, line["pid"], code, signal, at, last_lines, oom, after)
-
-
-def places(where: Where, spec: JobSpec) -> list[Path]:
-    """What the ranks write to without being told to."""
-    run = where.folder.root
-    return [run / spec.checkpoint.dir, run, Path(spec.workdir), SHM]
 
 
 def _stack(attempt: Attempt, rank: int, spec: JobSpec) -> tuple[str, str | None]:

@@ -36,13 +36,15 @@ class Spool:
     def __init__(
         self, source: Path, place: Place, sink: LogFile, ledger: Ledger, tail: "deque[str]",
         on_loud: Callable[[float, Read], None], hidden: Callable[[], Redactor] = Redactor,
+        on_texts: Callable[[list[str | tuple[str]]], None] = lambda _: None,
     ) -> None:  # fmt: skip
-        """`tail` gets the last lines of the rank, both streams; `on_loud` each warning and worse.
+        """`tail` gets the last lines of the rank, both streams; `on_loud` each warning and worse; `on_texts` all.
 
         `hidden` gives what must not be in any of them; lines are whole, so that no chunk's border tears a value.
         """
         self._hidden = hidden
         self._source, self._sink, self._ledger, self._tail, self._on_loud = source, sink, ledger, tail, on_loud
+        self._on_texts = on_texts
         self._stream = place.stream
         begun = ledger.position(place.stream)
         self._maker = LineMaker(place, begun.step, begun.batch)
@@ -107,6 +109,7 @@ class Spool:
             raise
         self._advance(used)
         self._tail.extend(made.last_texts())
+        self._on_texts(made.texts)
         for when, read in made.loud:
             self._on_loud(when, read)
         return True

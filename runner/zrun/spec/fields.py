@@ -118,8 +118,7 @@ WATCHDOG: Final = Block(job.Watchdog, (
     Field("exit", LIMIT, "limit between the end of training and the end of the process", ("exit_s",)),
     Field("phases", PHASES, "limits of the script's own phases (`run.phase(NAME)`) by name; others are learned",
           ("phases_s",)),
-    Field("log_pattern", STEP_REGEX, r"progress from log lines, for scripts no hook can see; needs `(?P<step>\d+)`",
-          later=Later(LEAVE_OUT)),
+    Field("log_pattern", STEP_REGEX, r"progress from log lines, for scripts no hook can see; needs `(?P<step>\d+)`"),
 ))  # fmt: skip
 
 BUDGETS: Final = Block(job.Budgets, tuple(
@@ -239,8 +238,7 @@ JOB: Final = Block(job.JobSpec, (
     Field("seed", number("a whole number, 0 or more"),
           "ZRUN_SEED; seeds Python, NumPy and torch, and the order of samples"),
     Field("rng", choice("derived", "stream"),
-          "derived: randomness follows from (seed, rank, step); stream: the script's own streams are saved",
-          later=Later("derived for now")),
+          "derived: randomness follows from (seed, rank, step); stream: the script's own streams are saved"),
     Field("standby", STANDBY, "the next workers, waiting"),
     Field("resources", RESOURCES, "checked on each node before the start"),
     Field("placement", PLACEMENT, "which nodes"),
