@@ -148,3 +148,10 @@ def test_a_place_that_cannot_be_made_on_a_full_disk_is_a_launch_error_that_begin
     monkeypatch.setattr(launch, "make_folder", full)
     with pytest.raises(LaunchError, match=r"^disk full: No space left on device at .*/attempt-2 \(\d+ bytes free\): "):
         launch.make_places(where(tmp_path), [])
+
+
+def test_nccl_is_told_to_dump_what_it_knows_unless_the_submitter_says_otherwise(tmp_path: Path) -> None:
+    spec = JobSpec(name="toy", run=["train.py"], env={"TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC": "60"})
+    got, _ = launch.environment(spec, PLAN, where(tmp_path), {"TORCH_NCCL_DUMP_ON_TIMEOUT": "0"}, {})
+    assert (got["TORCH_NCCL_DUMP_ON_TIMEOUT"], got["TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC"]) == ("0", "60")
+    assert got["TORCH_FR_DUMP_TEMP_FILE"] == str(where(tmp_path).attempt_dir / "flight" / "rank_")

@@ -134,8 +134,13 @@ def test_a_job_handed_to_a_coordinator_gets_the_submitters_variables_byte_for_by
 
 RUN_SPECIFIC = {"MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_ERROR_FILE"}
 """In both, with values of their own."""
-STATED = {"TORCH_NCCL_ASYNC_ERROR_HANDLING", "PYTHONPATH", "PYTHONUNBUFFERED"}
-"""zrun's exceptions: NCCL must not end a process before its state is saved; the rooms of a rank; prints at once."""
+STATED = {
+    "TORCH_NCCL_ASYNC_ERROR_HANDLING", "TORCH_NCCL_DUMP_ON_TIMEOUT", "TORCH_NCCL_ENABLE_MONITORING",
+    "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC", "TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE", "PYTHONPATH",
+    "PYTHONUNBUFFERED",
+}  # fmt: skip
+"""zrun's exceptions: NCCL must not end a process before its state is saved, and has to tell what it knows; the rooms of
+a rank; prints at once."""
 
 
 @pytest.mark.long

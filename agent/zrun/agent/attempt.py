@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from zrun.agent import evidence, flight
 from zrun.agent.decks import Decks
 from zrun.agent.disks import full_disks
 from zrun.agent.evidence import Subject, stack_of
@@ -125,6 +126,17 @@ class Attempt:
             )
             for story in stories
         ]  # fmt: skip
+
+    async def evidence(self, stories: Iterable[RankStory], into: Path, node: str) -> dict[int, str]:
+        """All there is to know of what its ranks are doing, into folder `into`; gives the stacks. Raises OSError."""
+        subjects = self.subjects(stories)
+        living = [subject.story.rank for subject in subjects if subject.story.alive]
+        stacks, _ = await asyncio.gather(
+            evidence.collect(subjects, into, node, time.monotonic(), self._hidden()),
+            flight.collect(self.decks, living, self.where.attempt_dir, into, node),
+        )
+        self.decks.at_work.note(stacks, self.decks.read(), time.monotonic())
+        return stacks
 
     def _woken(self) -> None:
         try:

@@ -99,6 +99,12 @@ class Decks:
             found[rank] = list(newest.values())
         return found
 
+    def ask_flight(self, rank: int) -> None:
+        """Ask a rank for what torch's flight recorder holds."""
+        look = self._looks.get(rank)
+        if look is not None and look.reader is not None:
+            look.reader.ask_flight()
+
     def write_order(self, kind: StopKind, sequence: int, step: int, *, confirmed: bool, deadline: float) -> None:
         """Into every rank's order page; `deadline` is Unix seconds."""
         for look in self._looks.values():

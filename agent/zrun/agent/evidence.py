@@ -24,6 +24,7 @@ from zrun.core.private import make_folder, write_text
 from zrun.core.redact import Redactor
 from zrun.core.user_code import UserCode, shown
 
+COLLECTIVES: Final = 50
 DUMP_SIGNAL: Final = SIGRTMIN + 4
 LIMIT_S: Final = 3.0
 LARGEST_DUMP: Final = 1 << 20
@@ -170,7 +171,7 @@ def _facts(subject: Subject, now: float) -> dict[str, Any]:
             "batch": str(deck.batch) if deck.batch else None, "flags": str(deck.flags),
             "age_s": round(now - deck.progress_at, 3) if deck.progress_at else None, "roll_call": roll_call(story, now),
         }  # fmt: skip
-    return {**fields, "collectives": [asdict(record) for record in subject.ring[-16:]]}
+    return {**fields, "collectives": [asdict(record) for record in subject.ring[-COLLECTIVES:]]}
 
 
 def roll_call(story: RankStory, now: float) -> str:

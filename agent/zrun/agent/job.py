@@ -288,9 +288,7 @@ class JobOnNode:
         places: dict[int, str] = {}
         try:
             if attempt is not None:
-                subjects = attempt.subjects(state.record.stories.values())
-                stacks = await evidence.collect(subjects, into, self._node, time.monotonic(), self._hidden)
-                attempt.decks.at_work.note(stacks, attempt.decks.read(), time.monotonic())
+                stacks = await attempt.evidence(state.record.stories.values(), into, self._node)
                 places = evidence.user_lines(stacks, launch.users_code(self.spec), Path(self.spec.workdir))
         except OSError as error:
             self._log.warning("evidence cannot be written", incident=incident, error=str(error))

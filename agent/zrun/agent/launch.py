@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from zrun.agent import vitals
+from zrun.agent.flight import own_dumps
 from zrun.agent.line_buffering import preloaded
 from zrun.core import env
 from zrun.core.deck import create_deck, deck_path
@@ -38,6 +39,14 @@ STORE_WAIT_S: Final = 86_400
 """How long torchrun waits for those of other nodes, which may still be in their set-up; the limits are zrun's own."""
 NCCL_HANDS_OFF: Final = "0"
 """NCCL's own watchdog ends the process at an error or timeout unless told not to; torchrun hands this on to ranks."""
+NCCL_TELLS: Final = {
+    "TORCH_NCCL_DUMP_ON_TIMEOUT": "1", "TORCH_NCCL_ENABLE_MONITORING": "1",
+    "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC": "86400",
+}  # fmt: skip
+"""So that NCCL writes its flight recorder at a timeout, and its monitor does not abort a process that zrun still asks
+for evidence. What the submitter set stays as it is."""
+DUMP_FILE_NAMES: Final = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
+"""The newer and the older name for where it writes; the rank's number is appended."""
 _FULL: Final = {errno.ENOSPC, errno.EDQUOT}
 
 
@@ -156,6 +165,7 @@ def environment(
         env.MARK: where.mark, env.SETTINGS: settings(spec, plan).to_json(),
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": NCCL_HANDS_OFF,
     }  # fmt: skip
+    kept = NCCL_TELLS | {name: str(own_dumps(where.attempt_dir) / "rank_") for name in DUMP_FILE_NAMES} | kept
     if spec.logs.line_buffered:
         kept |= preloaded(kept)
     return kept, sorted({*dropped, *refused})
@@ -164,9 +174,10 @@ def environment(
 def settings(spec: JobSpec, plan: LaunchPlan) -> RankSettings:
     keep, checkpoint = spec.checkpoint.keep, spec.checkpoint
     return RankSettings(
-        seed=spec.seed, save_every_steps=checkpoint.every_steps, save_every_s=checkpoint.every_s,
+        seed=spec.seed, rng=spec.rng, save_every_steps=checkpoint.every_steps, save_every_s=checkpoint.every_s,
         save_initial=checkpoint.initial, resume=plan.resume, allow_changed=list(spec.allow_changed),
         keep_last=keep.last, keep_every_steps=keep.every_steps, fresh=plan.fresh, quarantined=list(plan.quarantined),
+        on_bad_loss=spec.data.on_bad_loss, bad_loss_factor=spec.data.bad_loss_factor,
     )  # fmt: skip
 
 
@@ -174,6 +185,7 @@ def make_places(where: Where, ranks: list[int]) -> None:
     """Folders, decks, the ranks' import path. Raises LaunchError in words."""
     try:
         make_folder(where.attempt_dir)
+        make_folder(own_dumps(where.attempt_dir))
         link_rank_path(where.folder.rank_path)
         shutil.rmtree(where.shm_dir, ignore_errors=True)
         where.shm_dir.mkdir(mode=0o700)

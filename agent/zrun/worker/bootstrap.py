@@ -20,6 +20,7 @@ from zrun.core.deck import Flag, Phase
 from zrun.core.manifest import newest_step
 from zrun.core.notes import NoteKind
 from zrun.worker import dumps, last_words, output, segments
+from zrun.worker.flight import FlightDump
 from zrun.worker.rank import ThisRank, arm
 from zrun.worker.script import load_module, load_script, without_our_frames
 from zrun.worker.term import Term
@@ -134,6 +135,8 @@ def _ready_torch(rank: ThisRank) -> None:
         seed_everything(int(env.get(env.SEED) or rank.settings.seed))
         if rank.deck is not None:
             recorder.install(rank)
+            if folder := env.get(env.ATTEMPT_DIR):
+                rank.sweepers.append(FlightDump(rank, Path(folder) / f"rank-{rank.rank}.flight").sweep)
             late_imports.watch(rank, step_count.install(rank))
     except Exception as error:  # a broken torch must fail where the script imports it, with the script's traceback
         rank.warn(f"torch cannot be used: no seeds, collectives or steps are seen ({type(error).__name__}: {error})")

@@ -71,6 +71,10 @@ ORDER: Final = struct.Struct("<QIIQQQd")
 ORDER_AT: Final = 1024
 """lock (odd while being written), stop kind, spare, stop sequence, stop step, confirmed sequence, deadline (Unix s)."""
 
+FLIGHT_ASKED: Final = 1088
+"""How often the agent has asked for what torch's own flight recorder holds; behind the order page, without its lock."""
+assert ORDER_AT + ORDER.size <= FLIGHT_ASKED
+
 RING_AT: Final = 2048
 RING_SLOTS: Final = 64
 SLOT_SIZE: Final = 64

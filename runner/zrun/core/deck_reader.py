@@ -134,6 +134,10 @@ class DeckReader:
                 records.append(CollectiveRecord(seq, name, group, size, entered, left, step, of_group, bool(blocking)))
         return sorted(records, key=lambda r: r.sequence)
 
+    def ask_flight(self) -> None:
+        """Ask the rank for what torch's flight recorder holds."""
+        d.U64.pack_into(self._map, d.FLIGHT_ASKED, self._u64(d.FLIGHT_ASKED) + 1)
+
     def write_order(self, kind: d.StopKind, sequence: int, step: int, confirmed: int, deadline: float) -> None:
         """Replace the order page; the rank reads it at the top of its next step."""
         lock = self._u64(d.ORDER_AT) | 1

@@ -79,6 +79,10 @@ class DeckWriter:
         """The watcher thread has just had the GIL."""
         d.F64.pack_into(self._map, d.BEAT_AT, time.monotonic())
 
+    def flight_asked(self) -> int:
+        """How often the agent has asked for torch's flight recorder."""
+        return int(d.U64.unpack_from(self._map, d.FLIGHT_ASKED)[0])
+
     def progressed(self) -> None:
         """Something moved: restart the clock of the watchdog."""
         self._progress += 1
