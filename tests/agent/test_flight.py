@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -54,7 +55,7 @@ def test_a_living_ranks_recorder_is_put_into_the_incidents_folder(tmp_path: Path
             assert rank.stdout is not None
             assert rank.stdout.readline() == "ready\n"
             decks = Decks(shm, [0], 0.0, LogSteps(None))
-            asyncio.run(flight.collect(decks, [0], own, into, "a"))
+            asyncio.run(flight.collect(decks, {0: rank.pid}, own, into, "a"))
             decks.close()
         finally:
             rank.kill()
@@ -67,7 +68,7 @@ def test_a_living_ranks_recorder_is_put_into_the_incidents_folder(tmp_path: Path
 def test_a_rank_that_does_not_answer_leaves_nothing_and_costs_a_moment(tmp_path: Path) -> None:
     create_deck(deck_path(tmp_path, 0), 0, 1, 0.0)
     decks = Decks(tmp_path, [0], 0.0, LogSteps(None))
-    asyncio.run(flight.collect(decks, [0], tmp_path / "attempt", tmp_path / "incident", "a"))
+    asyncio.run(flight.collect(decks, {0: os.getpid()}, tmp_path / "attempt", tmp_path / "incident", "a"))
     decks.close()
     assert not (tmp_path / "incident").exists()
 
@@ -76,7 +77,7 @@ def test_what_torch_dumped_by_itself_is_kept_unopened(tmp_path: Path) -> None:
     (tmp_path / "attempt" / "flight").mkdir(parents=True)
     (tmp_path / "attempt" / "flight" / "rank_3").write_bytes(b"\x80\x04not opened")
     decks = Decks(tmp_path, [], 0.0, LogSteps(None))
-    asyncio.run(flight.collect(decks, [], tmp_path / "attempt", tmp_path / "incident", "a"))
+    asyncio.run(flight.collect(decks, {}, tmp_path / "attempt", tmp_path / "incident", "a"))
     assert (tmp_path / "incident" / "flight" / "rank_3.pickle").read_bytes() == b"\x80\x04not opened"
 
 

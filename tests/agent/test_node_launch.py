@@ -1,14 +1,16 @@
 """Whose port the store has: nodes of one attempt start when it is known, and again when it moves."""
 
+from collections import deque
 from typing import Any
 
 import msgspec
+import pytest
 
 from zrun.agent import node_actions as a
 from zrun.agent import node_events as e
 from zrun.agent.node_launch import LAUNCHES, NEW_PORT_S
 from zrun.agent.node_machine import NodeMachine
-from zrun.core.failure import FailureKind
+from zrun.core.failure import Failure, FailureKind
 from zrun.wire.order import End, Ending, JobOrder, LaunchPlan, Peer
 from zrun.wire.report import Doing
 
@@ -26,12 +28,18 @@ class Play:
         self.plan = msgspec.structs.replace(PLAN, node_rank=rank)
         self.machine = NodeMachine("toy", "b", setup=setup, exit_s=60.0)
         self.now = 10.0
+        self.shares = True
+        """Whoever looks finds checkpoint.dir to be the same folder, at once."""
 
     def say(self, *events: e.NodeEvent) -> list[a.NodeAction]:
         out: list[a.NodeAction] = []
-        for event in events:
+        coming = deque(events)
+        while coming:
             self.now += 0.1
-            out += self.machine.handle(event, self.now)
+            done = self.machine.handle(coming.popleft(), self.now)
+            asked = [action for action in done if isinstance(action, a.ShareFolder) and self.shares]
+            coming.extend(e.FolderShared(action.plan.attempt, None) for action in asked)
+            out += [action for action in done if action not in asked]
         return [action for action in out if not isinstance(action, a.Say)]
 
     def ordered(self, port: int = 0, **more: Any) -> list[a.NodeAction]:
@@ -86,6 +94,47 @@ def test_a_taken_port_is_another_port_of_the_same_attempt_three_times_and_no_mor
         assert (play.machine.state.record.port, play.doing) == (port, Doing.STARTING)
     assert play.starts(play.torchrun_ends(in_use=True)) == []
     assert (play.doing, play.kinds()) == (Doing.FAILED, [FailureKind.LAUNCH])
+
+
+def shared(problem: str = "", attempt: int = 1) -> e.FolderShared:
+    failure = Failure(rank=-1, node="b", kind=FailureKind.LAUNCH, at=1.0, message=problem) if problem else None
+    return e.FolderShared(attempt, failure)
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_no_rank_is_started_before_checkpoint_dir_is_known_to_be_shared(rank: int) -> None:
+    play = Play(rank=rank)
+    play.shares = False
+    play.say(e.KeeperReady([]))
+    asked = [type(action) for action in play.ordered(port=20001) if not isinstance(action, a.EnsureKeeper)]
+    assert asked == [a.ShareFolder]
+    assert play.ordered(port=20001) == [], "asked once"
+    assert play.say(shared(attempt=0)) == [], "the answer to an earlier attempt's question"
+    assert play.starts(play.say(shared())) == [20001]
+
+
+def test_the_others_look_only_when_the_first_node_has_told_its_port() -> None:
+    play = Play()
+    play.shares = False
+    assert not any(isinstance(action, a.ShareFolder) for action in play.ordered() + play.say(e.KeeperReady([])))
+
+
+def test_a_folder_that_is_not_shared_refuses_the_launch() -> None:
+    play = Play()
+    play.shares = False
+    play.say(e.KeeperReady([]))
+    play.ordered(port=20001)
+    assert play.starts(play.say(shared("not the same folder"))) == []
+    assert (play.doing, play.kinds()) == (Doing.FAILED, [FailureKind.LAUNCH])
+
+
+def test_the_answer_holds_for_another_port_of_the_same_attempt() -> None:
+    play = Play()
+    play.ordered(port=20001)
+    play.say(e.KeeperReady([]), e.Launched([1]))
+    play.shares = False
+    play.ordered(port=20002)
+    assert play.starts(play.say(e.Swept([]))) == [20002]
 
 
 def test_the_others_end_what_looks_at_the_old_port_before_they_start_for_the_new_one() -> None:

@@ -4,12 +4,14 @@ Reads and writes files; decides nothing and starts nothing.
 """
 
 import asyncio
+import contextlib
 import os
 import re
 import shutil
 import socket
 import time
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,7 +21,7 @@ from zrun.agent.disks import full_disks
 from zrun.agent.evidence import Subject, stack_of
 from zrun.agent.launch import SHM, Where, explained
 from zrun.agent.log_steps import LogSteps
-from zrun.agent.logs import AttemptLogs, cap_of
+from zrun.agent.logs import AttemptLogs, cap_of, unread_attempts
 from zrun.agent.oom import MemoryWatch
 from zrun.agent.rank_story import RankStory
 from zrun.agent.stop_step import StopAsk
@@ -130,7 +132,7 @@ class Attempt:
     async def evidence(self, stories: Iterable[RankStory], into: Path, node: str) -> dict[int, str]:
         """All there is to know of what its ranks are doing, into folder `into`; gives the stacks. Raises OSError."""
         subjects = self.subjects(stories)
-        living = [subject.story.rank for subject in subjects if subject.story.alive]
+        living = {s.story.rank: s.story.pid for s in subjects if s.story.alive and s.story.pid}
         stacks, _ = await asyncio.gather(
             evidence.collect(subjects, into, node, time.monotonic(), self._hidden()),
             flight.collect(self.decks, living, self.where.attempt_dir, into, node),
@@ -147,6 +149,18 @@ class Attempt:
         self._poked()
 
 
+def take_left_over(
+    here: Where, newest: int | None, spec: JobSpec, say: Callable[[str], None], hidden: Callable[[], Redactor]
+) -> None:
+    """What the ranks of attempts before `newest` wrote, and an earlier agent had not turned into lines when it died."""
+    for number, ranks in unread_attempts(here.attempt_dir.parent, before=newest):
+        where = replace(here, attempt=number)
+        logs = AttemptLogs(where, ranks, cap_of(spec.logs.max_size_bytes, len(ranks)), say, hidden)
+        logs.remove_drained()
+        logs.close()
+        clear(where, ranks, hidden())
+
+
 def _places(where: Where, spec: JobSpec) -> list[Path]:
     """What the ranks write to without being told to."""
     run = where.folder.root
@@ -157,9 +171,11 @@ def clear(where: Where, ranks: list[int], hidden: Redactor) -> None:
     """Notes and stacks of an attempt that is over go, and torchrun's own output stays without secrets."""
     try:
         for rank in ranks:
-            for ending in ("notes", "stacks"):
+            for ending in ("notes", "stacks", "flight"):
                 (where.attempt_dir / f"rank-{rank}.{ending}").unlink(missing_ok=True)
         hidden.file(where.torchrun_log)
+        with contextlib.suppress(OSError):  # what torch dumped by itself stays
+            flight.own_dumps(where.attempt_dir).rmdir()
         shutil.rmtree(where.attempt_dir / "torchrun", ignore_errors=True)  # error files: all in the failures by now
     except OSError:
         pass  # a full or failing disk: they stay, 0600 in a folder 0700

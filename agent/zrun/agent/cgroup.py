@@ -26,6 +26,10 @@ class JobCgroup:
         """This process and all it will start. Raises OSError."""
         (self.folder / "cgroup.procs").write_text("0")
 
+    def take(self, pid: int) -> None:
+        """Another process of ours. Raises OSError."""
+        _write(self.folder / "cgroup.procs", str(pid))
+
     def pids(self) -> list[int]:
         """Also of groups that the job made inside of it."""
         found: list[int] = []

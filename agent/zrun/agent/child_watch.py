@@ -65,6 +65,11 @@ class ChildWatch:
         if ranks is not None:
             self._expecting = Expecting(pid, ranks[0], ranks[1])
 
+    def add_rank(self, rank: int, proc: Proc) -> None:
+        """A process of the keeper's own has become a rank."""
+        self._say(said="rank", rank=rank, pid=proc.pid, started=proc.started)
+        self._watch(proc, "rank", rank)
+
     def turn(self, fds: Collection[int]) -> None:
         """`fds`: the pidfds that are ready."""
         self.reap()

@@ -72,6 +72,20 @@ class Estate:
             with contextlib.suppress(OSError):  # then it is found by its other signs
                 self._processes.cgroup.enter()
 
+    def spare(self, pid: int) -> None:
+        """This process is to outlive an attempt: only `take` makes it part of one."""
+        self._processes.spare(pid)
+
+    def forget(self, pid: int) -> None:
+        """It is to be ended with everything else, if it has not ended."""
+        self._processes.take(pid)
+
+    def take(self, pid: int) -> None:
+        self._processes.take(pid)
+        if self._processes.cgroup is not None:
+            with contextlib.suppress(OSError):  # then it is found by its other signs
+                self._processes.cgroup.take(pid)
+
     def uses_temp(self, folder: str) -> None:
         self._leftovers.also_in(Path(folder))
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from zrun.agent import proc_table
 from zrun.agent.decks import Decks
 from zrun.core.private import make_folder, write_text
 
@@ -31,16 +32,18 @@ class GroupFlight:
     """The oldest one that is not finished, in words; "" if all are."""
 
 
-async def collect(decks: Decks, ranks: Sequence[int], attempt_dir: Path, into: Path, node: str) -> None:
-    """Into folder `into`: flight/rank-R.json, flight/NODE.txt, torch's own dumps as flight/*.pickle. Raises OSError."""
+async def collect(decks: Decks, pids: Mapping[int, int], attempt_dir: Path, into: Path, node: str) -> None:
+    """`pids`: of the living ranks. Into folder `into`: flight/rank-R.json, flight/NODE.txt, torch's own dumps as
+    flight/*.pickle. Raises OSError.
+    """
     kept = sorted(own_dumps(attempt_dir).glob("rank_*")) if own_dumps(attempt_dir).is_dir() else []
-    answers = {rank: attempt_dir / f"rank-{rank}.flight" for rank in ranks}
+    answers = {rank: attempt_dir / f"rank-{rank}.flight" for rank in pids}
     for rank, path in answers.items():
         path.unlink(missing_ok=True)
         decks.ask_flight(rank)
     until = time.monotonic() + ANSWER_S
-    for path in answers.values():
-        while not path.exists() and time.monotonic() < until:  # noqa: ASYNC110 - another process makes it
+    for rank, path in answers.items():
+        while not path.exists() and _lives(pids[rank]) and time.monotonic() < until:  # noqa: ASYNC110 - a rank makes it
             await asyncio.sleep(_LOOK_S)
     found = {rank: path for rank, path in answers.items() if path.exists()}
     if not found and not kept:
@@ -56,6 +59,11 @@ async def collect(decks: Decks, ranks: Sequence[int], attempt_dir: Path, into: P
         shutil.copyfile(dump, into / "flight" / f"{dump.name}.pickle")
     if any(seen.values()):
         write_text(into / "flight" / f"{node}.txt", table(seen))
+
+
+def _lives(pid: int) -> bool:
+    found = proc_table.stat(pid)
+    return found is not None and found.alive
 
 
 def own_dumps(attempt_dir: Path) -> Path:

@@ -15,15 +15,16 @@ from typing import Any, assert_never
 import msgspec
 from structlog.typing import FilteringBoundLogger
 
-from zrun.agent import evidence, keeper_news, launch, post_mortem, preflight, vitals
+from zrun.agent import evidence, keeper_news, launch, post_mortem, preflight, shared_folder, vitals
 from zrun.agent import node_actions as a
 from zrun.agent import node_events as e
-from zrun.agent.attempt import Attempt, clear
+from zrun.agent.attempt import Attempt, take_left_over
 from zrun.agent.keeper_link import Beats, KeeperLink
 from zrun.agent.launch import Where, explained
-from zrun.agent.logs import AttemptLogs, cap_of, unread_attempts
+from zrun.agent.node_limits import limits_of
 from zrun.agent.node_machine import NodeMachine
 from zrun.agent.once import Once
+from zrun.agent.rank_start import RankStart, Start
 from zrun.agent.reporting import essence, job_report
 from zrun.agent.setup_run import SetupRun
 from zrun.core.errors import LaunchError
@@ -34,8 +35,6 @@ from zrun.core.runfolder import RunFolder
 from zrun.spec.job import spec_from_dict
 from zrun.wire.order import JobBrief, JobOrder, LaunchPlan
 from zrun.wire.report import Doing, JobReport, WarnLine
-
-EXIT_S = 60.0
 
 
 class JobOnNode:
@@ -56,6 +55,7 @@ class JobOnNode:
         make_folder(self._own_dir)
         self._once = Once(self._own_dir)
         self._setup = SetupRun(self._own_dir)
+        self._ranks = RankStart(brief.job, self._own_dir)
         self.machine = NodeMachine(brief.job, node, **self._limits())
         self._attempt: Attempt | None = None
         self._keeper: KeeperLink | None = None
@@ -124,7 +124,7 @@ class JobOnNode:
         return here if here and here.where.attempt == self.machine.state.record.attempt else None
 
     def report(self) -> JobReport:
-        report = job_report(self.machine.state, self._of_now(), time.monotonic())
+        report = job_report(self.machine.state, self._of_now(), time.monotonic(), self._ranks.standby_bytes())
         if not self._hidden.active:
             return report
         hide = self._hidden.value
@@ -167,6 +167,9 @@ class JobOnNode:
                 self._log.warning("set-up is ended", why=why)
                 self._setup.late = why
                 self._kill_all()
+            case a.ShareFolder(plan, why):
+                self._log.info("checkpoint.dir is looked at", attempt=plan.attempt, why=why)
+                self._run(self._share_folder(plan))
             case a.StartTorchrun(plan, number, why):
                 self._log.info("torchrun starts", attempt=plan.attempt, launch=number, why=why)
                 self._start_torchrun(plan)
@@ -191,6 +194,14 @@ class JobOnNode:
             case a.BuildRecorder(why):
                 self._log.info("the recorder is built in the background", why=why)
                 self._build_recorder()
+            case a.PrepareStandbys(why):
+                self._log.info("standbys are made ready", why=why)
+                self._prepare_standbys()
+            case a.DropStandbys(why):
+                self._log.warning("standbys are ended", why=why)
+                self._ranks.forget()
+                if self._keeper is not None:
+                    self._keeper.drop_standbys()
             case a.Release(why):
                 self._log.info("released", why=why)
                 self.released = True
@@ -207,13 +218,8 @@ class JobOnNode:
             )
         except OSError as error:
             self._keeper = None
-            self.feed(
-                e.LaunchRefused(
-                    self._failure(
-                        FailureKind.LAUNCH, f"{explained(error, self._own_dir)}: the keeper cannot be started"
-                    )
-                )
-            )
+            why = f"{explained(error, self._own_dir)}: the keeper cannot be started"
+            self.feed(e.LaunchRefused(self._failure(FailureKind.LAUNCH, why)))
             return
         keeper.lease(max(self._lease_s, 1.0))
 
@@ -231,6 +237,10 @@ class JobOnNode:
         env = self._environment(state.record.plan, where)
         argv = self._setup.begin(self.spec.setup or "")
         self._keeper.spawn("setup", argv, env, self.spec.workdir, self._setup.log, None)
+
+    async def _share_folder(self, plan: LaunchPlan) -> None:
+        problem = await shared_folder.look(self._folder.root / self.spec.checkpoint.dir, self.brief.job, plan)
+        self.feed(e.FolderShared(plan.attempt, self._failure(FailureKind.LAUNCH, problem) if problem else None))
 
     def _build_recorder(self) -> None:
         if self._keeper is not None and (plan := self.machine.state.record.plan) is not None:
@@ -250,7 +260,6 @@ class JobOnNode:
             launch.make_places(where, ranks)
             world = nproc * plan.nnodes
             self._attempt = Attempt(where, ranks, self.spec, world, self._say, self._poked, lambda: self._hidden)
-            where.torchrun_log.unlink(missing_ok=True)
             port = plan.master_port or launch.free_port()
         except (LaunchError, OSError) as error:
             self.feed(e.LaunchRefused(self._failure(FailureKind.LAUNCH, explained(error, self._own_dir))))
@@ -259,9 +268,15 @@ class JobOnNode:
             self._say("nproc_per_node is auto and this node has no GPU: one rank runs, on the CPU")
         assert self._keeper is not None
         self.feed(e.Launched(ranks, 0 if plan.nnodes == 1 or plan.node_rank else port))
-        argv = launch.command(self.spec, plan, self.brief.job, nproc, port, where.attempt_dir)
-        env = self._environment(plan, where)
-        self._keeper.spawn("torchrun", argv, env, self.spec.workdir, where.torchrun_log, (first, nproc))
+        start = Start(self.spec, plan, where, self._environment(plan, where), ranks, port)
+        if self._ranks.start(self._keeper, start):
+            self._log.info("ranks start from standbys", attempt=plan.attempt)
+
+    def _prepare_standbys(self) -> None:
+        plan, attempt = self.machine.state.record.plan, self._of_now()
+        if self._keeper is not None and plan is not None and attempt is not None:
+            env = self._environment(plan, attempt.where)
+            self._ranks.prepare(self._keeper, Start(self.spec, plan, attempt.where, env, attempt.ranks, 0))
 
     def _check_resources(self) -> None:
         self._once.check_resources(self.spec.resources, vitals.read(self._gpus), self._folder.root, launch.SHM)
@@ -313,7 +328,7 @@ class JobOnNode:
             case "exited" if line["name"] == "torchrun":
                 self._torchrun_exited(line)
             case "exited":
-                self._setup_exited(line)
+                self._setup_ended(line)
             case "not-spawned":
                 self._not_spawned(line)
             case "swept" if line["id"] == self._kills:
@@ -321,14 +336,21 @@ class JobOnNode:
                     self._attempt.logs.drain()
                     self.feed(e.DecksRead(self._attempt.decks.read()))
                 if self._setup.late:  # its end was not seen: what cannot be killed must not keep the job waiting
-                    self._setup_failed(None)
+                    self._setup_ended(None)
                 self.feed(e.Swept(line["left"], line["removed"]))
+            case "standby-ready" | "standby-gone":
+                self.feed(self._ranks.heard(line, self.spec.standby.max_memory_bytes))
+                self._log.info("standbys", ready=sorted(self._ranks.standbys))
+            case "not-activated" if self._keeper is not None and line["id"] == self._keeper.spawned:
+                self._log.warning("standbys are no good: torchrun starts", why=line["error"])
+                self._ranks.not_activated(self._keeper)
             case "freed":
                 self.feed(e.Freed(line["left"], line["removed"]))
             case "waiting":
                 self._say(f"the keeper of an earlier agent still holds this node: {line['holder']}")
             case "lost" if not self._closing:
                 self._keeper = None
+                self._ranks.forget()
                 self.feed(e.KeeperLost())
 
     def _rank_exited(self, line: dict[str, Any]) -> None:
@@ -350,20 +372,15 @@ class JobOnNode:
         in_use = launch.address_in_use("\n".join(lines))
         self.feed(e.TorchrunExited(line["exit_code"], line["signal"], line["at"], in_use, lines))
 
-    def _setup_exited(self, line: dict[str, Any]) -> None:
-        if self._setup.succeeded(line):
+    def _setup_ended(self, line: dict[str, Any] | None) -> None:
+        ended = self._setup.ended(line, self._failure)
+        try:
+            self._hidden.file(self._setup.log)
+        except OSError as error:  # it stays, 0600 in a folder 0700
+            self._say(f"{self._setup.log.name} cannot be written without secrets: {error}")
+        if ended is None:
             self._once.setup_succeeded(self._setup.text)
-            self._hide_in(self._setup.log)
-            self.feed(e.SetupEnded(None))
-        else:
-            self._setup_failed(line)
-
-    def _setup_failed(self, end: dict[str, Any] | None) -> None:
-        how, code, signal = self._setup.failed(end)
-        self._hide_in(self._setup.log)
-        failure = replace(self._failure(FailureKind.SETUP, how), exit_code=code, signal=signal,
-                          last_lines=self._tail(self._setup.log))  # fmt: skip
-        self.feed(e.SetupEnded(failure))
+        self.feed(e.SetupEnded(ended and replace(ended, last_lines=self._tail(self._setup.log))))
 
     def _not_spawned(self, line: dict[str, Any]) -> None:
         why = line["error"]
@@ -388,13 +405,7 @@ class JobOnNode:
             return
         self._left_over_read = True
         newest = self._attempt.where.attempt if self._attempt is not None else None
-        for number, ranks in unread_attempts(self._own_dir, before=newest):
-            where = Where(self._folder, self.brief.job, self._node, number, self._boot)
-            cap = cap_of(self.spec.logs.max_size_bytes, len(ranks))
-            logs = AttemptLogs(where, ranks, cap, self._say, lambda: self._hidden)
-            logs.remove_drained()
-            logs.close()
-            clear(where, ranks, self._hidden)
+        take_left_over(self._where(), newest, self.spec, self._say, lambda: self._hidden)
 
     def _set_lease(self, lease_s: float) -> None:
         if lease_s != self._lease_s:
@@ -412,19 +423,9 @@ class JobOnNode:
     def _tail(self, log: Path) -> list[str]:
         return [self._hidden.text(line) for line in launch.tail(log)]
 
-    def _hide_in(self, log: Path) -> None:
-        try:
-            self._hidden.file(log)
-        except OSError as error:  # it stays, 0600 in a folder 0700
-            self._say(f"{log.name} cannot be written without secrets: {error}")
-
     def _limits(self) -> dict[str, Any]:
         """What the machine has to know of the spec."""
-        limits = self.spec.watchdog
-        return {
-            "setup": self._once.setup_wanted(self.spec), "setup_s": limits.setup_s if limits.enabled else None,
-            "exit_s": EXIT_S if limits.exit_s is None else limits.exit_s,
-        }  # fmt: skip
+        return limits_of(self.spec) | {"setup": self._once.setup_wanted(self.spec)}
 
     def _close_attempt(self) -> None:
         if self._attempt is not None:

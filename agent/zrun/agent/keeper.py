@@ -25,6 +25,7 @@ from zrun.agent.child_watch import ChildWatch
 from zrun.agent.estate import Estate
 from zrun.agent.keeper_lock import KeeperLock
 from zrun.agent.lock_queue import LockQueue
+from zrun.agent.standbys import NotReadyError, Standbys
 from zrun.agent.virtual_clock import VirtualClock
 from zrun.core.own_log import log_line
 from zrun.core.private import open_append
@@ -49,6 +50,7 @@ class Keeper:
         self._selector = selectors.DefaultSelector()
         self._estate: Estate | None = None
         self._watch = ChildWatch(self._selector, self._say, self._reaped)
+        self._standbys: Standbys | None = None
         self._buffer = b""
         self._clock = VirtualClock(time.monotonic())
         self._heard = self._looked = 0.0
@@ -73,6 +75,7 @@ class Keeper:
         assert own is not None
         estate = self._estate = Estate(self._job, self._boot, self._shm, lock, own.proc)
         try:
+            self._standbys = Standbys(self._selector, self._say, estate)
             swept = estate.end_all(self._watch, self._tell_of_life)
             self._say(said="ready", means=estate.begin(grouped=grouped), **asdict(swept))
             while not self._over:
@@ -80,6 +83,8 @@ class Keeper:
         finally:  # also if this file has a bug: nothing may outlive the keeper
             if self._agent_gone:
                 self._tell_why()
+            if self._standbys is not None:
+                self._standbys.drop()
             self._end_all("over")
             estate.close()
         return 0
@@ -107,6 +112,8 @@ class Keeper:
                 self._read_control()
             elif key.fileobj == self._beats:
                 self._read_beats()
+            elif self._standbys is not None:
+                self._standbys.hear(key.fileobj)
         self._watch.turn([key.fd for key, _ in ready])
         self._clock.tick(time.monotonic())
         self._tell_of_life()
@@ -159,6 +166,12 @@ class Keeper:
         match order["do"]:
             case "spawn":
                 self._spawn(order)
+            case "standby" if self._standbys is not None:
+                self._standbys.spawn(order)
+            case "drop-standbys" if self._standbys is not None:
+                self._standbys.drop()
+            case "activate" if self._standbys is not None:
+                self._activate(self._standbys, order)
             case "signal":
                 self._watch.signal(order["ranks"], order["signal"])
             case "kill":
@@ -187,6 +200,12 @@ class Keeper:
         child.returncode = 0  # reaped by the watch; Popen shall not wait for it
         self._watch.add(child.pid, name, order["id"], order.get("ranks"))
         self._say(said="spawned", name=name, id=order["id"], pid=child.pid)
+
+    def _activate(self, standbys: Standbys, order: dict[str, Any]) -> None:
+        try:
+            standbys.activate(order, self._watch.add_rank)
+        except NotReadyError as error:
+            self._say(said="not-activated", id=order["id"], error=str(error))
 
     def _end_all(self, said: str, **more: Any) -> None:
         """Everything of the job, at once and until it is gone, and what it left; then say so, with `more`."""

@@ -136,6 +136,18 @@ class KeeperLink:
         self._order({"do": "spawn", "name": name, "id": ASIDE, "argv": list(argv), "env": env, "cwd": cwd,
                      "log": str(log)})  # fmt: skip
 
+    def standby(self, rank: int, argv: Sequence[str], env: dict[str, str], cwd: str, log: Path) -> None:
+        """A process that is to become `rank`; answered by "standby-ready" or "standby-gone"."""
+        self._order({"do": "standby", "rank": rank, "argv": list(argv), "env": env, "cwd": cwd, "log": str(log)})
+
+    def activate(self, ranks: dict[int, str], host: str, port: int) -> None:
+        """Standbys become ranks, the first of them hosts the store; answered by "rank" each, or by "not-activated"."""
+        self.spawned += 1
+        self._order({"do": "activate", "id": self.spawned, "ranks": ranks, "host": host, "port": port})
+
+    def drop_standbys(self) -> None:
+        self._order({"do": "drop-standbys"})
+
     def signal(self, ranks: Sequence[int], number: int) -> None:
         self._order({"do": "signal", "ranks": list(ranks), "signal": number})
 

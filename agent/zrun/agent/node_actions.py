@@ -31,8 +31,16 @@ class EndSetup:
 
 
 @dataclass(frozen=True, slots=True)
+class ShareFolder:
+    """The first node leaves a sign in checkpoint.dir, the others look for it; answered by FolderShared."""
+
+    plan: LaunchPlan
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class StartTorchrun:
-    """Folders, decks, a fresh port, then torchrun; answered by RankSeen, TorchrunExited or LaunchRefused."""
+    """Folders, decks, a fresh port, then standbys or torchrun; answered by RankSeen, TorchrunExited, LaunchRefused."""
 
     plan: LaunchPlan
     launch: int
@@ -88,6 +96,18 @@ class BuildRecorder:
 
 
 @dataclass(frozen=True, slots=True)
+class PrepareStandbys:
+    """One process a rank that imports all there is to import and waits; answered by StandbyReady or StandbyLost."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class DropStandbys:
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class Release:
     """Forget the job; nothing of it is alive."""
 
@@ -105,6 +125,7 @@ NodeAction = (
     EnsureKeeper
     | StartSetup
     | EndSetup
+    | ShareFolder
     | StartTorchrun
     | WriteOrderPages
     | SignalRanks
@@ -112,6 +133,8 @@ NodeAction = (
     | Collect
     | TellRank
     | BuildRecorder
+    | PrepareStandbys
+    | DropStandbys
     | Release
     | Say
 )

@@ -56,6 +56,15 @@ class SpecChanged:
     setup: bool
     setup_s: float | None
     exit_s: float
+    standby: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class FolderShared:
+    """None: checkpoint.dir is the same folder here as on the first node of this attempt."""
+
+    attempt: int
+    failure: Failure | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +103,27 @@ class RankExited:
     last_lines: list[str]
     oom: bool = False
     after: PostMortem = NOTHING_FOUND
+
+
+@dataclass(frozen=True, slots=True)
+class StandbyReady:
+    """A process that waits to become this rank has everything imported."""
+
+    rank: int
+
+
+@dataclass(frozen=True, slots=True)
+class StandbyLost:
+    """It ended; `left_out`: because of this package, which the next one does not import."""
+
+    rank: int
+    left_out: str
+
+
+@dataclass(frozen=True, slots=True)
+class StandbysTooLarge:
+    bytes: int
+    cap: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +215,8 @@ class TimeUp:
 
 
 NodeEvent = (
-    OrderReceived | LeftBefore | KeeperReady | KeeperLost | KeeperEnds | SetupEnded | SpecChanged | LaunchRefused
-    | Launched | RankSeen | RankExited | TorchrunExited | DecksRead | NoteRead | Signalled | CollectEnded | Swept
-    | PreemptAsked | Freed | LeaveNow | CutOff | NoticeRead | TimeUp
+    OrderReceived | LeftBefore | KeeperReady | KeeperLost | KeeperEnds | SetupEnded | SpecChanged | FolderShared
+    | LaunchRefused | Launched | RankSeen | RankExited | TorchrunExited | DecksRead | NoteRead | Signalled
+    | CollectEnded | Swept | PreemptAsked | Freed | LeaveNow | CutOff | NoticeRead
+    | StandbyReady | StandbyLost | StandbysTooLarge | TimeUp
 )  # fmt: skip

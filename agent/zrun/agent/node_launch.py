@@ -1,13 +1,14 @@
 """The node machine's way from an order to running ranks: whose port it is, when torchrun starts, and starting again.
 
 Pure. The node with node rank 0 hosts the store of the attempt and picks its port; every other node starts torchrun
-once the order names that port, and again if the order names another one. Knows nothing about how attempts end.
+once the order names that port and checkpoint.dir proved to be the same folder, and again if the port moves. Knows
+nothing about how attempts end.
 """
 
 from typing import Final
 
 from zrun.agent import node_events as e
-from zrun.agent.node_actions import EndSetup, EnsureKeeper, StartSetup, StartTorchrun
+from zrun.agent.node_actions import EndSetup, EnsureKeeper, ShareFolder, StartSetup, StartTorchrun
 from zrun.agent.node_record import AttemptRecord
 from zrun.agent.node_state import NodeState
 from zrun.core.failure import Failure, FailureKind
@@ -46,7 +47,8 @@ def launched_again(state: NodeState) -> None:
     """What was started for the old port is gone."""
     record = state.record
     state.record = AttemptRecord(plan=record.plan, attempt=record.attempt, warnings=record.warnings,
-                                 launches=record.launches, relaunching=True)  # fmt: skip
+                                 launches=record.launches, relaunching=True, folder_asked=record.folder_asked,
+                                 folder_shared=record.folder_shared)  # fmt: skip
 
 
 def drive_lost(state: NodeState) -> None:
@@ -75,6 +77,11 @@ def drive_start(state: NodeState) -> None:
 def _drive_torchrun(state: NodeState) -> None:
     record, plan = state.record, plan_of(state)
     if (record.launches and not record.relaunching) or (plan.node_rank and not plan.master_port):
+        return
+    if plan.nnodes > 1 and not record.folder_shared:
+        if not record.folder_asked:
+            record.folder_asked = True
+            state.out.append(ShareFolder(plan, f"every node of attempt {record.attempt} has to see the same one"))
         return
     where = f", its store is at {plan.master_addr}:{plan.master_port}" if plan.node_rank else ""
     record.launches, record.torchrun, record.relaunching = record.launches + 1, True, False

@@ -7,7 +7,7 @@ It knows nothing about other nodes, budgets or blame; those are the coordinator'
 
 from typing import Final, assert_never
 
-from zrun.agent import last_line, node_ending, node_finish, node_launch, node_recorder
+from zrun.agent import last_line, node_ending, node_finish, node_launch, node_recorder, node_standby
 from zrun.agent import node_events as e
 from zrun.agent.node_actions import Collect, EnsureKeeper, NodeAction, Release
 from zrun.agent.node_state import NodeState
@@ -25,11 +25,12 @@ LAST_LOOK_S: Final = 0.8
 class NodeMachine:
     """One job on one node, for one life of the agent."""
 
-    def __init__(self, job: str, node: str, *, setup: bool, exit_s: float, setup_s: float | None = None) -> None:
+    def __init__(self, job: str, node: str, *, setup: bool, exit_s: float, setup_s: float | None = None,
+                 standby: bool = False) -> None:  # fmt: skip
         """`setup`: set-up commands this node has not run yet, which may take `setup_s`; `exit_s`: from a script's end
-        to its process's end.
+        to its process's end; `standby`: the next ranks wait beside the running ones.
         """
-        self.state = NodeState(job, node, setup=setup, exit_s=exit_s, setup_s=setup_s)
+        self.state = NodeState(job, node, setup=setup, exit_s=exit_s, setup_s=setup_s, standby=standby)
 
     def handle(self, event: e.NodeEvent, now: float) -> list[NodeAction]:
         """`now` is monotonic seconds, the clock of the decks."""
@@ -73,6 +74,7 @@ class NodeMachine:
         node_ending.drive_save(state)
         last_line.drive_last_lines(state)
         node_recorder.drive_recorder(state)
+        node_standby.drive_standbys(state)
         self._drive_begin()
 
     # -- what happened ------------------------------------------------------------------------------------------
@@ -97,8 +99,11 @@ class NodeMachine:
                 state.record.setup_running, state.record.setup_until = False, None
                 state.setup = failure is not None
                 state.record.node_failure = failure if state.doing == Doing.SETUP else None
-            case e.SpecChanged(setup, setup_s, exit_s):
-                state.setup, state.setup_s, state.exit_s = setup, setup_s, exit_s
+            case e.SpecChanged(setup, setup_s, exit_s, standby):
+                state.setup, state.setup_s, state.exit_s, state.standby = setup, setup_s, exit_s, standby
+            case e.FolderShared(attempt, problem):
+                if attempt == state.record.attempt:
+                    state.record.folder_shared, state.record.node_failure = problem is None, problem
             case e.LaunchRefused(failure):
                 state.record.torchrun = False
                 state.record.node_failure = failure
@@ -107,6 +112,7 @@ class NodeMachine:
                     self._swept()
             case e.Launched(ranks, port):
                 state.record.port = port
+                node_standby.launched(state)
                 for rank in ranks:
                     state.record.story(rank)
             case e.RankSeen() | e.RankExited() | e.DecksRead() | e.NoteRead() | e.Signalled():
@@ -122,6 +128,8 @@ class NodeMachine:
                 state.found(left, removed)
             case e.PreemptAsked() | e.LeaveNow() | e.CutOff() | e.NoticeRead():
                 self._from_outside(event)
+            case e.StandbyReady() | e.StandbyLost() | e.StandbysTooLarge():
+                node_standby.take(state, event)
             case e.TimeUp():
                 pass
             case _:
@@ -163,7 +171,7 @@ class NodeMachine:
     def _keeper_lost(self) -> None:
         """A successor ends what it left; until then all that is certain is that the attempt is over."""
         state = self.state
-        state.keeper_ready = state.keeper_asked = False
+        state.keeper_ready = state.keeper_asked = state.standbys_asked = False
         if state.doing != Doing.IDLE:
             node_ending.begin_ending(state, Ending(End.KILL, 0.0, "the keeper died"))
             self._end_what_was_left("the keeper died; what it watched must be ended")

@@ -28,6 +28,9 @@ class AttemptRecord:
     setup_running: bool = False
     setup_until: float | None = None
     """None: without limit, or already told to end."""
+    folder_asked: bool = False
+    folder_shared: bool = False
+    """checkpoint.dir is the same folder here as on the first node; not asked if there is no other node."""
     launches: int = 0
     torchrun: bool = False
     """Ordered to be started, and not known to have ended."""
@@ -68,6 +71,7 @@ class AttemptRecord:
     save_failures: list[dict[str, Any]] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     collective_timeout_s: float = 0.0
+    running_since: float | None = None
 
     def story(self, rank: int) -> RankStory:
         return self.stories.setdefault(rank, RankStory(rank))

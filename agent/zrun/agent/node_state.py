@@ -32,11 +32,17 @@ class IllegalMoveError(Exception):
 class NodeState:
     """One job on one node, for one life of the agent. `now` is the time of the event being handled."""
 
-    def __init__(self, job: str, node: str, *, setup: bool, exit_s: float, setup_s: float | None) -> None:
+    def __init__(
+        self, job: str, node: str, *, setup: bool, exit_s: float, setup_s: float | None, standby: bool
+    ) -> None:
         self.job, self.node = job, node
         self.setup = setup
         """The job has set-up commands that this node has not run yet."""
         self.exit_s, self.setup_s = exit_s, setup_s
+        self.standby = standby
+        """Standbys are wanted here at all."""
+        self.standbys_asked = False
+        self.standby_tries = 0
         self.now = 0.0
         self.doing = Doing.IDLE
         self.seen = 0
@@ -89,8 +95,12 @@ class NodeState:
 
     @property
     def settled(self) -> bool:
-        """False just after a failure, and while an exception that is not final yet unwinds: better evidence comes."""
+        """False while better evidence comes: just after a failure, while an exception that is not final yet unwinds, and
+        while this node still looks whether it has the checkpoint folder of the others.
+        """
         record = self.record
+        if record.folder_asked and not record.folder_shared and record.node_failure is None and not record.killing:
+            return False
         if record.failed_at is None or self.now >= record.failed_at + SETTLE_S:
             return True
         if self.now < record.failed_at + ECHO_S:

@@ -50,6 +50,14 @@ class JobProcesses:
         self.inventory.unmarked = [(proc.pid, proc.started) for proc in sorted(bare, key=lambda p: p.pid)]
         return found
 
+    def spare(self, pid: int) -> None:
+        """It is ours, but no part of what is running."""
+        self._spared.add(pid)
+
+    def take(self, pid: int) -> None:
+        """It is part of what is running, from now on."""
+        self._spared.discard(pid)
+
     def kill_groups(self) -> None:
         """What is in the cgroups, all at once where the kernel can."""
         for group in (self.cgroup, *self.earlier):

@@ -10,8 +10,8 @@ from zrun.core.rows import pack_rows
 from zrun.wire.report import JobReport
 
 
-def job_report(state: NodeState, attempt: Attempt | None, now: float) -> JobReport:
-    """`now` is monotonic seconds."""
+def job_report(state: NodeState, attempt: Attempt | None, now: float, standbys: list[int]) -> JobReport:
+    """`now` is monotonic seconds; `standbys`: memory of each that is ready."""
     record = state.record
     first = record.stories[min(record.stories)].deck if record.stories else None
     rows = attempt.decks.rows(record.stories, now) if attempt is not None else []
@@ -25,7 +25,7 @@ def job_report(state: NodeState, attempt: Attempt | None, now: float) -> JobRepo
         metrics=first.metrics if first else {}, warnings=record.warnings, left_behind=state.left_behind,
         swept=state.removed, pruned=record.pruned, phase_names=_phase_names(record.stories.values()),
         master_port=record.port, standings=_standings(state, attempt, now),
-        collective_timeout_s=record.collective_timeout_s,
+        collective_timeout_s=record.collective_timeout_s, standbys=standbys,
     )  # fmt: skip
 
 

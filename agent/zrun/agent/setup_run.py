@@ -1,8 +1,12 @@
 """One run of a job's set-up commands on this node, and how its end reads. Starts and signals nothing itself."""
 
 import contextlib
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+from zrun.core.failure import Failure, FailureKind
 
 
 class SetupRun:
@@ -21,14 +25,15 @@ class SetupRun:
             self.log.unlink(missing_ok=True)
         return ["bash", "-c", text]
 
-    def succeeded(self, end: dict[str, Any]) -> bool:
-        """`end`: as the keeper tells it."""
-        return end["exit_code"] == 0 and not self.late
-
-    def failed(self, end: dict[str, Any] | None) -> tuple[str, int | None, str | None]:
-        """(in words, exit code, signal); what zrun itself did to commands that took too long is no cause."""
+    def ended(self, end: dict[str, Any] | None, failure: Callable[[FailureKind, str], Failure]) -> Failure | None:
+        """None if they succeeded. `end`: as the keeper tells it, None if nobody saw it. What zrun did to commands
+        that took too long is no cause.
+        """
         late, self.late = self.late, ""
         if late or end is None:
-            return f"the set-up commands {late}", None, None
+            return failure(FailureKind.SETUP, f"the set-up commands {late}")
         code, signal = end["exit_code"], end["signal"]
-        return f"the set-up commands failed: {f'killed by {signal}' if signal else f'code {code}'}", code, signal
+        if code == 0:
+            return None
+        how = f"the set-up commands failed: {f'killed by {signal}' if signal else f'code {code}'}"
+        return replace(failure(FailureKind.SETUP, how), exit_code=code, signal=signal)

@@ -32,5 +32,13 @@ def read(gpus: int) -> Vitals:
     return Vitals(
         cores=cores(), memory_bytes=memory.total, memory_free_bytes=memory.available, gpus=gpus,
         load1=os.getloadavg()[0], host=socket.gethostname(), agent_pid=os.getpid(),
-        agent_rss_bytes=psutil.Process().memory_info().rss,
+        agent_rss_bytes=resident_bytes(None),
     )  # fmt: skip
+
+
+def resident_bytes(pid: int | None) -> int:
+    """Memory of a process (None: this one) that is in RAM; 0 if it is gone."""
+    try:
+        return int(psutil.Process(pid).memory_info().rss)
+    except psutil.Error:
+        return 0

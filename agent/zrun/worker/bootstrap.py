@@ -21,7 +21,8 @@ from zrun.core.manifest import newest_step
 from zrun.core.notes import NoteKind
 from zrun.worker import dumps, last_words, output, segments
 from zrun.worker.flight import FlightDump
-from zrun.worker.rank import ThisRank, arm
+from zrun.worker.imports_told import LEARNED, ImportsTold
+from zrun.worker.rank import ThisRank, arm, this_rank
 from zrun.worker.script import load_module, load_script, without_our_frames
 from zrun.worker.term import Term
 from zrun.worker.watcher import Watcher
@@ -58,6 +59,8 @@ def _skip_teardown(over: list[int]) -> None:
     """
     if over != [os.getpid()]:
         return  # ended otherwise, or a forked child
+    if (host := sys.modules.get("zrun.worker.store_host")) is not None:
+        host.stay(this_rank())
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
@@ -136,6 +139,7 @@ def _ready_torch(rank: ThisRank) -> None:
         if rank.deck is not None:
             recorder.install(rank)
             if folder := env.get(env.ATTEMPT_DIR):
+                rank.sweepers.append(ImportsTold(rank, Path(folder).parent / LEARNED).sweep)
                 rank.sweepers.append(FlightDump(rank, Path(folder) / f"rank-{rank.rank}.flight").sweep)
             late_imports.watch(rank, step_count.install(rank))
     except Exception as error:  # a broken torch must fail where the script imports it, with the script's traceback

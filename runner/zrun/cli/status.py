@@ -47,6 +47,8 @@ def describe_status(found: dict[str, Any]) -> list[str]:
         lines.append(f"  {line(found, None)}")
     lines += _numbers(found)
     lines += _ranks(found)
+    skipped = [f"batch {batch} is skipped from now on" for batch in found.get("quarantined") or []]
+    lines += [f"  {text}" for text in skipped[-5:]]
     slow = [f"slow: {one.get('text')}" for one in found.get("stragglers") or []]
     lines += [f"  {screen.one_line(text, _LONGEST - 2)}" for text in slow]
     lines += [f"  {screen.one_line(text, _LONGEST - 2)}" for text in attempt_lines(found.get("attempts") or [])]
@@ -66,6 +68,9 @@ def _numbers(found: dict[str, Any]) -> list[str]:
     if restarts.get("used"):
         left = ", ".join(f"{key} {value}" for key, value in (restarts.get("left") or {}).items() if value is not None)
         parts.append(f"restarts {restarts['used']}" + (f" (left: {left})" if left else ""))
+    waiting = [size for node in found.get("nodes") or [] for size in (node.get("standbys") or [])]
+    if waiting:
+        parts.append(f"{len(waiting)} standbys ready ({screen.size(sum(waiting))})")
     return ["  " + ", ".join(parts)] if parts else []
 
 

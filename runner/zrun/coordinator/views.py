@@ -101,4 +101,5 @@ class Views:
             warnings=said.warnings if said else (),
             left_behind=said.left_behind if said else (),
             host=seen.vitals.host,
+            standbys=said.standbys if said else (),
         )

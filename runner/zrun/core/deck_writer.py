@@ -120,6 +120,9 @@ class DeckWriter:
     def step(self) -> int:
         return int(d.U64.unpack_from(self._map, d.STEP)[0])
 
+    def completed(self) -> int:
+        return int(d.U64.unpack_from(self._map, d.COMPLETED)[0])
+
     def batch(self) -> str | None:
         epoch, ordinal, digest = d.BATCH.unpack_from(self._map, d.BATCH_AT)
         return str(BatchId(epoch, ordinal, digest)) if ordinal else None

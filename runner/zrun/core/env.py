@@ -24,6 +24,12 @@ MARK: Final = "ZRUN_MARK"
 """`<job>/<attempt>/<boot>`: by this in its environment a process is known to be ours."""
 SETTINGS: Final = "ZRUN_SETTINGS"
 """JSON with what Session needs of job.yaml (core/settings.py)."""
+REPLAY: Final = "ZRUN_REPLAY"
+"""JSON {batch, ended, debug}: Session hands over that one batch in a single process (worker/replay.py)."""
+KILL_AT: Final = "ZRUN_KILL_AT"
+"""For our own tests: at which point of a save a process dies (state/kill_points.py). No agent hands it on."""
+UNDER_TEST: Final = "PYTEST_CURRENT_TEST"
+"""pytest sets it for each test and what it starts."""
 
 # For the command line.
 COORDINATOR: Final = "ZRUN_COORDINATOR"
@@ -78,6 +84,12 @@ def put(name: str, value: str) -> None:
 def drop(name: str) -> None:
     """Unset a variable of this process if it is set."""
     os.environ.pop(name, None)
+
+
+def replace_all(environment: Mapping[str, str]) -> None:
+    """This process's environment becomes this one."""
+    os.environ.clear()
+    os.environ.update(environment)
 
 
 def snapshot() -> dict[str, str]:

@@ -41,6 +41,8 @@ class NodeNow:
     warnings: Sequence[str] = ()
     left_behind: Sequence[str] = ()
     host: str = ""
+    standbys: Sequence[int] = ()
+    """Memory of each process that waits to become a rank."""
 
 
 Nodes = Mapping[str, NodeNow]
@@ -205,6 +207,7 @@ def _node(name: str, member: Member | None, now: NodeNow | None, *, over: bool) 
         "ranks": [_rank(row, heard_s or 0.0, now.phase_names.get(row.rank, ""), over=over) for row in now.rows]
         if now is not None
         else [],
+        "standbys": list(now.standbys) if now is not None and not over else [],
     }
 
 

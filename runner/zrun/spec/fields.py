@@ -6,10 +6,12 @@ Parser, error messages, JSON schema and docs/job-yaml.md all come from here; def
 from typing import Any, Final
 
 from zrun.spec import job
+from zrun.spec.bad_loss import ON_BAD_LOSS
 from zrun.spec.block import Block, Field, Later
 from zrun.spec.command import RunLine
-from zrun.spec.kinds import BAD, Anything, Kind, ListOf, choice, or_word
+from zrun.spec.kinds import BAD, Kind, ListOf, choice, or_word
 from zrun.spec.nodes import Node, Pairs
+from zrun.spec.plan import PLAN
 from zrun.spec.problem import Problems
 from zrun.spec.values import (
     BACKOFFS,
@@ -77,11 +79,9 @@ class Match(Block):
 
 
 STANDBY: Final = Block(job.Standby, (
-    Field("enabled", BOOLEAN, "keep the next workers ready, with everything imported, so that a restart is a swap",
-          promised="a restart starts new workers through torchrun; no standby waits"),
+    Field("enabled", BOOLEAN, "keep the next workers ready, with everything imported, so that a restart is a swap"),
     Field("cuda", BOOLEAN, "let a standby open the GPU as well (costs GPU memory)", later=Later("false for now")),
-    Field("max_memory", SIZE, "no standby where a worker's imports need more than this", ("max_memory_bytes",),
-          later=Later(LEAVE_OUT)),
+    Field("max_memory", SIZE, "no standby where a worker's imports need more than this", ("max_memory_bytes",)),
 ))  # fmt: skip
 
 RESOURCES: Final = Block(job.Resources, (
@@ -153,8 +153,10 @@ DATA: Final = Block(job.Data, (
           "a batch that ended this many attempts is skipped; 0: never"),
     Field("max_quarantined", number("a number of batches", at_most=1_000_000),
           "more batches than this and the job fails"),
-    Field("on_bad_loss", Anything({}), "what to do with a loss that is not finite or jumps",
-          later=Later("off for now")),
+    Field("on_bad_loss", ON_BAD_LOSS,
+          "when a loss told by run.report(loss=...) is not finite, or with factor more than that many times the median "
+          "of the last 100. skip: back to the newest checkpoint, and its batch is quarantined; stop: the job fails",
+          ("on_bad_loss", "bad_loss_factor")),
 ))  # fmt: skip
 
 KEEP: Final = Block(job.Keep, (
@@ -232,9 +234,9 @@ JOB: Final = Block(job.JobSpec, (
     Field("python", unset(PATH),
           "the interpreter of the workers, with a / relative to workdir; default: the one that runs zrun"),
     Field("launcher", choice("auto", "warm", "torchrun", "exec"),
-          "how workers start; auto: warm where standbys can be, else torchrun",
-          later=Later("auto or torchrun for now", lambda value: value == "torchrun"),
-          promised="auto means torchrun"),
+          "how workers start; auto, warm: the first attempt, and jobs on several nodes, through torchrun, later ones "
+          "from standbys; torchrun: always through it",
+          later=Later("auto, warm or torchrun for now", lambda value: value in ("warm", "torchrun"))),
     Field("seed", number("a whole number, 0 or more"),
           "ZRUN_SEED; seeds Python, NumPy and torch, and the order of samples"),
     Field("rng", choice("derived", "stream"),
@@ -252,8 +254,7 @@ JOB: Final = Block(job.JobSpec, (
     Field("logs", LOGS, "what is kept of the workers' output"),
     Field("max_duration", or_word(duration(), "off"), "wall time after which the job is stopped", ("max_duration_s",)),
     Field("stop_grace", duration(above_zero=False), "time a stopping job has to save and end", ("stop_grace_s",)),
-    Field("plan", Anything({"type": ["object", "null"]}, "a block", must_be_block=True), "see `zrun plan`",
-          later=Later(LEAVE_OUT)),
+    Field("plan", PLAN, "what `zrun plan` is told of model, machines and batch; a run itself does not read it"),
     Field("labels", LABELS, "free words for lists and filters"),
 ))  # fmt: skip
 

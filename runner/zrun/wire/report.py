@@ -89,6 +89,8 @@ class JobReport(msgspec.Struct, frozen=True):
     """After which the script's process groups give a collective up: the shortest one; 0 = not known."""
     master_port: int = 0
     """Where the store of `attempt` listens, told by the node with node_rank 0 once it has picked the port."""
+    standbys: list[int] = []
+    """Memory in bytes of each process that waits, ready, to become a rank of the next attempt."""
 
 
 class Vitals(msgspec.Struct, frozen=True):
