@@ -160,6 +160,15 @@ def test_the_attempt_has_started_when_every_rank_has_completed_a_step(world: Any
         AttemptStarted(1, 4, 3, "/c/step-000003", [{"path": "p", "reason": "r"}]), ProgressVerified(1, 4)]  # fmt: skip
 
 
+def test_an_attempt_with_a_session_has_not_started_before_it_is_known_where_it_went_on(world: Any) -> None:
+    one = world()
+    one.say()
+    assert AttemptStarted not in kinds(one.say(rows=block(5)))
+    assert AttemptStarted(1, 4, 3, "/c/step-000003") in one.say(
+        rows=block(5), resumed_step=3, resumed_from="/c/step-000003"
+    )
+
+
 def test_progress_is_told_every_10_s_and_once_at_the_end(world: Any) -> None:
     one = world()
     one.say()

@@ -235,6 +235,8 @@ def _started(
     stepping = all(RowFlag.STEPPING in row.flags for row in ranks)
     if not stepping and told.alive == seats.attempt:
         return None
+    if stepping and resumed is None and any(RowFlag.SESSION in row.flags for row in ranks):
+        return None  # the decks were read a moment after the notes: where it went on comes with the next report
     if not stepping:
         has_steps = any((RowFlag.SESSION | RowFlag.STEPPING) & row.flags for row in ranks)
         alive = all(row.phase is not Phase.BOOT for row in ranks) and all(r.doing is Doing.RUNNING for r in said)
