@@ -166,7 +166,7 @@ def test_an_override_mends_what_the_file_has_wrong(tmp_path: Path) -> None:
         ("seed=", "--set seed=: seed has no value"),
         ("seed=[1", "--set seed=[1: not YAML"),
         ("seed.x=1", "--set seed.x=1: '5' stands where 'x' would go"),
-        ("rng=stream", "--set rng=stream: rng: stream is not yet served"),
+        ("launcher=exec", "--set launcher=exec: launcher: exec is not yet served"),
     ],
 )
 def test_a_wrong_override_is_reported_under_its_own_name(tmp_path: Path, override: str, message: str) -> None:
@@ -197,12 +197,12 @@ def test_arguments_and_allowed_changes_are_taken_as_they_are(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     "line",
     [
-        "rng: stream", "launcher: warm", "launcher: exec", "nodes: 1:2", "nodes: 3:4", "placement: {spares: 1}",
+        "launcher: exec", "nodes: 1:2", "nodes: 3:4", "placement: {spares: 1}",
         "placement: {hosts: [a]}", "placement: {exclude: [a]}", "placement: {labels: {a: b}}", "restart: {fence: lease}",
-        "data: {on_bad_loss: skip}", "data: {on_bad_loss: {factor: 3}}", "checkpoint: {dir: 's3://b/x'}",
+        "checkpoint: {dir: 's3://b/x'}",
         "checkpoint: {resume: 's3://b/x'}", "standby: {cuda: true}", "checkpoint: {memory_every: 10 steps}",
-        "notify: [{on: [hang], url_secret: X}]", "plan: {a: 1}",
-        "placement: {interface: eth0}", "standby: {max_memory: 4GiB}",
+        "notify: [{on: [hang], url_secret: X}]",
+        "placement: {interface: eth0}",
     ],
 )  # fmt: skip
 def test_what_is_not_served_yet_is_refused_where_it_was_written(tmp_path: Path, line: str) -> None:
@@ -216,11 +216,11 @@ def test_what_is_not_served_yet_is_refused_where_it_was_written(tmp_path: Path, 
 @pytest.mark.parametrize(
     "line",
     [
-        "rng: derived", "launcher: auto", "launcher: torchrun", "nodes: 1", "nodes: 1:1",
+        "rng: derived", "rng: stream", "launcher: auto", "launcher: warm", "launcher: torchrun", "nodes: 1", "nodes: 1:1",
         "placement: {spares: 0, hosts: [], exclude: [], labels: {}}", "restart: {fence: confirm}", "data: {on_bad_loss: off}",
         "standby: {cuda: false, enabled: false, max_memory: 8GiB}",
         "placement: {interface: auto}", "checkpoint: {memory_every: auto}", "checkpoint: {memory_every: off}",
-        "notify: []", "plan: {}",
+        "notify: []", "plan: {}", "plan: {params: 27B, memory: 80GB}",
     ],
 )  # fmt: skip
 def test_a_default_is_never_refused(tmp_path: Path, line: str) -> None:
@@ -230,11 +230,9 @@ def test_a_default_is_never_refused(tmp_path: Path, line: str) -> None:
 def test_defaults_promised_but_not_in_force_are_listed(tmp_path: Path) -> None:
     listed = not_in_force(load(tmp_path, GOOD))
     assert [one.split(" (not yet")[0] for one in listed] == [
-        "launcher: auto",
-        "standby.enabled: true",
         "checkpoint.memory_every: auto",
     ]
-    text = GOOD + "launcher: torchrun\nstandby: {enabled: false}\ncheckpoint: {memory_every: off}\n"
+    text = GOOD + "checkpoint: {memory_every: off}\n"
     assert not_in_force(load(tmp_path, text)) == []
 
 
@@ -244,3 +242,25 @@ def test_the_starter_is_a_right_file(tmp_path: Path) -> None:
     spec = load(tmp_path, text)
     assert (spec.name, spec.run) == ("my-job", ["train.py"])
     load(tmp_path, text.replace("\n# nproc", "\nnproc").replace("\n# env", "\nenv").replace("\n# max", "\nmax"))
+
+
+@pytest.mark.parametrize(
+    ("line", "do", "factor"),
+    [("skip", "skip", None), ("stop", "stop", None), ("off", "off", None), ("{factor: 3}", "skip", 3.0), ("{}", "skip", None),
+     ("{do: stop, factor: 2.5}", "stop", 2.5), ("{do: stop}", "stop", None)],
+)  # fmt: skip
+def test_bad_losses_are_off_or_have_a_rule(tmp_path: Path, line: str, do: str, factor: float | None) -> None:
+    spec = load(tmp_path, GOOD + f"data: {{on_bad_loss: {line}}}\n")
+    assert (spec.data.on_bad_loss, spec.data.bad_loss_factor) == (do, factor)
+    assert load(tmp_path, to_yaml(spec)) == spec
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["ignore", "[skip]", "{do: off}", "{factor: 1}", "{factor: x}", "{spike: 3}", "{factor: '3'}", "{factor: nan}"],
+)
+def test_a_rule_for_bad_losses_that_says_nothing_is_refused(tmp_path: Path, line: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        load(tmp_path, GOOD + f"data: {{on_bad_loss: {line}}}\n")
+    assert len(caught.value.problems) == 1
+    assert "job.yaml:3:" in caught.value.problems[0]

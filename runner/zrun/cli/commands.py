@@ -40,12 +40,14 @@ GROUPS: Final[dict[str, dict[str, Entry]]] = {
         "stacks": Entry("stacks", "stacks", "Stacks of all ranks now, grouped by equal stack."),
         "events": Entry("events", "events", "What happened and what was decided, in order."),
         "describe": Entry("describe", "describe", "Everything about a job, its settings included."),
-        "ckpt": Entry("ckpt", "ckpt", "List and verify checkpoints, offline too."),
+        "ckpt": Entry("ckpt", "ckpt", "List, verify, pin, prune and export checkpoints, offline."),
+        "batches": Entry("batches", "batches", "Which samples were in which batch; one batch again."),
         "dashboard": Entry("serve", "dashboard", "The address of the page."),
     },
     "Job files": {
         "init": Entry("files", "init", "Write a job file to begin with."),
         "check": Entry("files", "check", "Check a job file without running it."),
+        "plan": Entry("plan", "plan", "What fits into memory and what it costs, beforehand."),
         "schema": Entry("files", "schema", "The job file's JSON schema and every default."),
     },
     "Serve": {
@@ -56,8 +58,6 @@ GROUPS: Final[dict[str, dict[str, Entry]]] = {
     },
     "Not yet in this version": {
         "top": _later("Live view of all ranks."),
-        "batches": _later("Which samples were in which batch."),
-        "plan": _later("What fits into memory and what it costs, beforehand."),
         "drill": _later("Break a job on purpose and prove that nothing was lost."),
         "render": _later("Job scripts for Slurm and Kubernetes."),
         "doctor": _later("What this machine lacks."),

@@ -21,8 +21,6 @@ def not_yet(name: str) -> click.Command:
 
 
 top = not_yet("top")
-batches = not_yet("batches")
-plan = not_yet("plan")
 drill = not_yet("drill")
 render = not_yet("render")
 doctor = not_yet("doctor")

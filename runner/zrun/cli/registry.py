@@ -33,11 +33,15 @@ class Entry:
 
 
 def registry_path() -> Path:
-    """XDG_STATE_HOME, or ~/.local/state where it is not set (or not absolute, as the XDG rule says)."""
+    return state_folder() / "runs.jsonl"
+
+
+def state_folder() -> Path:
+    """In XDG_STATE_HOME, or ~/.local/state where it is not set (or not absolute, as the XDG rule says)."""
     state = Path(env.get("XDG_STATE_HOME"))
     if not state.is_absolute():
         state = Path.home() / ".local" / "state"
-    return state / "zrun" / "runs.jsonl"
+    return state / "zrun"
 
 
 def remember(job: str, name: str, folder: Path, *, coordinator: str = "") -> None:

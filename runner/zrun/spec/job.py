@@ -100,7 +100,9 @@ class Restart(_Data, frozen=True):
 class Data(_Data, frozen=True):
     quarantine_after: int = 2
     max_quarantined: int = 10
-    on_bad_loss: Any = "off"
+    on_bad_loss: Literal["off", "skip", "stop"] = "off"
+    bad_loss_factor: float | None = None
+    """None: only a loss that is not finite is bad."""
 
 
 class Keep(_Data, frozen=True):
@@ -136,6 +138,53 @@ class Logs(_Data, frozen=True):
     line_buffered: bool = False
 
 
+class Plan(_Data, frozen=True):
+    """What `zrun plan` is told; None: not said. Counts are numbers, rates bytes a second, fractions of 1."""
+
+    params: int | None = None
+    frozen: int | None = None
+    model: str | None = None
+    loss: str | None = None
+    layers: int | None = None
+    deltanet_layers: int | None = None
+    hidden: int | None = None
+    heads: int | None = None
+    kv_heads: int | None = None
+    head_width: int | None = None
+    inner: int | None = None
+    mlp: Literal["gated", "plain"] | None = None
+    dropout: bool | None = None
+    vocabulary: int | None = None
+    wrap: str | None = None
+    world: int | None = None
+    ranks_per_node: int | None = None
+    memory_bytes: int | None = None
+    headroom: float | None = None
+    recipe: str | None = None
+    optimizer: Literal["foreach", "fused", "loop"] | None = None
+    ddp_buckets: Literal["copy", "view"] | None = None
+    micro_batch: int | None = None
+    accumulate: int | None = None
+    sync: Literal["every", "last"] | None = None
+    sequence: int | None = None
+    checkpointing: Literal["none", "full"] | None = None
+    attention: Literal["flash", "quadratic"] | None = None
+    routing: Literal["flat", "hierarchical"] | None = None
+    intra: float | None = None
+    inter: float | None = None
+    latency_intra_s: float | None = None
+    latency_inter_s: float | None = None
+    flops: float | None = None
+    mfu: float | None = None
+    storage: float | None = None
+    staging: float | None = None
+    failures: float | None = None
+    """For 1000 node-days."""
+    detection_s: float | None = None
+    restart_s: float | None = None
+    stall_s: float | None = None
+
+
 class JobSpec(_Data, frozen=True):
     """Field names as in job.yaml, with `_s` and `_bytes` where a unit was; see docs/job-yaml.md."""
 
@@ -168,7 +217,7 @@ class JobSpec(_Data, frozen=True):
     logs: Logs = Logs()
     max_duration_s: float | None = None
     stop_grace_s: float = 120.0
-    plan: dict[str, Any] = {}
+    plan: Plan = Plan()
     labels: dict[str, str] = {}
     allow_changed: list[str] = []
     """From `--allow-changed KEY`."""

@@ -77,7 +77,7 @@ class One(Kind):
         except Wrong as wrong:
             problems.add(node.span, f"{path}: {wrong.message}", expected=self.expects, suggestion=wrong.suggestion)
             return BAD
-        if self.bare and node.quoted and isinstance(value, int):
+        if self.bare and node.quoted and isinstance(value, int | float):
             hint = f"{node.text} without quotes"
             problems.add(node.span, f"{path}: {quoted(node.text)} in quotes is text", suggestion=hint)
             return BAD
@@ -196,53 +196,3 @@ def unique(node: Pairs, path: str, problems: Problems) -> list[tuple[Scalar, Nod
             hint = "keep one of the two"
             problems.add(name.span, f"{quoted(where)} stands twice (first in line {line})", suggestion=hint)
     return kept
-
-
-@dataclass(frozen=True, slots=True)
-class Anything(Kind):
-    """Plain data, kept as YAML 1.2 reads it."""
-
-    form: dict[str, Any]
-    expects: str = "a value"
-    must_be_block: bool = False
-
-    def read(self, node: Node, path: str, problems: Problems) -> Any:
-        if self.must_be_block and isinstance(node, Scalar) and node.empty:
-            return {}
-        if self.must_be_block and not isinstance(node, Pairs):
-            problems.add(node.span, f"{path}: {shape(node)} is not a block", expected=self.expects)
-            return BAD
-        return self._plain(node, path, problems)
-
-    def _plain(self, node: Node, path: str, problems: Problems) -> Any:
-        match node:
-            case Scalar():
-                return _plain_scalar(node)
-            case Items():
-                return [self._plain(one, path, problems) for one in node.items]
-            case Pairs():
-                pairs = unique(node, path, problems)
-                return {name.text: self._plain(child, f"{path}.{name.text}", problems) for name, child in pairs}
-
-    def show(self, value: Any) -> Any:
-        return value
-
-    def schema(self) -> dict[str, Any]:
-        return dict(self.form)
-
-
-def _plain_scalar(node: Scalar) -> Any:
-    if node.quoted:
-        return node.text
-    if node.empty:
-        return None
-    if node.text in {"true", "false"}:
-        return node.text == "true"
-    for number in (int, float):
-        try:
-            value = number(node.text)
-        except ValueError:
-            continue
-        if abs(value) < 2**63 and node.text.isascii() and "_" not in node.text:
-            return value
-    return node.text
