@@ -29,7 +29,7 @@ def where(tmp_path: Path) -> launch.Where:
 
 def test_user_values_pass_byte_for_byte_and_launcher_names_do_not(tmp_path: Path) -> None:
     given = {"A": "0,1", "B": "a=b c", "C": "x\ny", "RANK": "7", "MASTER_PORT": "1", "SLURM_NTASKS": "8"}
-    spec = JobSpec(name="toy", run=["train.py"], env={"D": "ü", "TORCHELASTIC_RUN_ID": "old"}, seed=3)
+    spec = JobSpec(name="toy", run=["train.py"], env={"D": "ü", "TORCHELASTIC_RUN_ID": "old"}, seed=3, rng="stream")
     got, dropped = launch.environment(spec, PLAN, where(tmp_path), given, {"KEY": "s3cret"})
     assert {name: got[name] for name in "ABCD"} == {"A": "0,1", "B": "a=b c", "C": "x\ny", "D": "ü"}
     assert dropped == ["MASTER_PORT", "RANK", "SLURM_NTASKS", "TORCHELASTIC_RUN_ID"]
@@ -37,7 +37,8 @@ def test_user_values_pass_byte_for_byte_and_launcher_names_do_not(tmp_path: Path
     assert (got["KEY"], got[env.ATTEMPT], got[env.RESTART_CAUSE], got[env.SEED]) == ("s3cret", "2", "crash", "3")
     assert got[env.MARK] == "toy-abcdef/2/0123456789ab"
     assert got[env.SHM_DIR] == "/dev/shm/zrun-toy-abcdef-2-0123"
-    assert RankSettings.from_json(got[env.SETTINGS]).quarantined == ["e0-s000004-7f3a9c21"]
+    told = RankSettings.from_json(got[env.SETTINGS])
+    assert (told.quarantined, told.rng) == (["e0-s000004-7f3a9c21"], "stream")
     assert got[env.CHECKPOINT_DIR] == str(tmp_path / "run" / "checkpoints")
 
 

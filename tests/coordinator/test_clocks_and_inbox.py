@@ -185,7 +185,7 @@ def test_progress_is_told_every_10_s_and_once_at_the_end(world: Any) -> None:
 def test_evidence_comes_before_the_state_it_explains(world: Any) -> None:
     one = world()
     one.say()
-    one.say(rows=block(3))
+    one.say(rows=block(3), resumed_step=0)
     dead = {"rank": 1, "node": "n1", "kind": "signaled", "at": 1.0, "signal": "SIGKILL"}
     said = {
         "doing": Doing.FAILED, "rows": block(4, flags=RowFlag.FAILED), "failures": [dead],
@@ -378,7 +378,7 @@ def test_a_run_folder_that_cannot_be_written_is_said_once_and_orders_go_out(worl
     one.scribe.drain(5)
     (one.folder / "events.jsonl").unlink()
     (one.folder / "events.jsonl").mkdir()
-    one.say(rows=block(3))
+    one.say(rows=block(3), resumed_step=0)
     one.scribe.drain(5)
     assert one.job.state.state == "RUNNING"
     said = [event for event, _ in one.log.lines if event.startswith("run folder")]

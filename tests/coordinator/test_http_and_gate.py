@@ -20,6 +20,7 @@ from zrun.coordinator.journal import Entry
 from zrun.coordinator.main import CoordinatorConfig, bind, read_token, run_coordinator
 from zrun.coordinator.scribe import Scribe
 from zrun.coordinator.stream import EVERY_S, Changes
+from zrun.core.batches import Batches, DataFacts
 from zrun.core.errors import LaunchError, UsageError, ZrunError
 from zrun.core.redact import MASK, Redactor
 from zrun.machine.events import Event, Submitted
@@ -333,3 +334,18 @@ def test_a_port_in_use_a_bad_journal_and_a_bad_token_are_errors_for_people(
     (tmp_path / "token").write_text("short")
     with pytest.raises(ZrunError, match="holds no token"):
         read_token(tmp_path / "token")
+
+
+def test_the_batch_of_a_step_is_told_as_the_command_tells_it(site: Site) -> None:
+    facts = DataFacts("samples", "numbers:12", 0, 4, drop_last=True, samples=12)
+    assert site.get("/api/jobs/toy/batches").status_code == 404
+    (site.folder / "data.json").write_text(json.dumps(facts.to_dict()))
+    told = site.get("/api/jobs/toy/batches", step=2).json()
+    assert told | {"data": 0} == {
+        "job": "toy-0001", "batch": str(Batches(facts).name(2)), "epoch": 0, "ordinal": 2, "skipped": False, "step": 2,
+        "samples": [4, 5, 6, 7], "samples_are": "indices of the dataset", "known_end": True, "data": 0,
+    }  # fmt: skip
+    assert site.get("/api/jobs/toy/batches", batch=told["batch"]).json() == told
+    assert site.get("/api/jobs/toy/batches").json()["step"] == 1
+    for asked in ({"step": 0}, {"batch": "e0-s000002-00000000"}, {"step": 1, "batch": told["batch"]}):
+        assert site.get("/api/jobs/toy/batches", **asked).status_code == 422

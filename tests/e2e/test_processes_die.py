@@ -38,7 +38,7 @@ def test_a_killed_agent_takes_its_workers_along_and_the_next_one_starts_attempt_
     verdict = job.verdict
     assert len(verdict["attempts"]) == 2, job.story()
     assert verdict["incidents"][0]["class"] == "node"
-    assert verdict["attempts"][1]["resumed_from"]["step"] >= 20
+    assert verdict["attempts"][1]["resumed_from"]["step"] >= 10, "at most one cadence is lost"
 
 
 def test_a_killed_viewer_leaves_the_job_running_to_its_end(make_job: Callable[..., Any]) -> None:

@@ -42,7 +42,9 @@ def survive(make_job: MakeJob, weights_of: WeightsOf) -> Survive:
         assert incident["step"] == step, job.story()
         assert incident["batch"].startswith("e"), job.story()
         assert incident["because"], job.story()
-        assert verdict["attempts"][1]["resumed_from"]["step"] == (step - 1) // 10 * 10
+        # The newest save that was due may still have been on its way to the disk.
+        newest = (step - 1) // 10 * 10
+        assert verdict["attempts"][1]["resumed_from"]["step"] in {newest, max(0, newest - 10)}
         assert job.weights() == expected, job.story()
         return job
 

@@ -191,6 +191,19 @@ class JobOnNode:
             case a.TellRank(rank, text):
                 if self._attempt is not None:
                     self._attempt.logs.say_last(rank, f"[zrun: {text}]", "warning")
+            case a.BuildRecorder() | a.PrepareStandbys() | a.DropStandbys():
+                self._do_aside(action)
+            case a.Release(why):
+                self._log.info("released", why=why)
+                self.released = True
+            case a.Say(text):
+                self._log.info(text)
+            case _:
+                assert_never(action)
+
+    def _do_aside(self, action: a.BuildRecorder | a.PrepareStandbys | a.DropStandbys) -> None:
+        """What the ranks of now do not wait for."""
+        match action:
             case a.BuildRecorder(why):
                 self._log.info("the recorder is built in the background", why=why)
                 self._build_recorder()
@@ -202,13 +215,6 @@ class JobOnNode:
                 self._ranks.forget()
                 if self._keeper is not None:
                     self._keeper.drop_standbys()
-            case a.Release(why):
-                self._log.info("released", why=why)
-                self.released = True
-            case a.Say(text):
-                self._log.info(text)
-            case _:
-                assert_never(action)
 
     async def _start_keeper(self) -> None:
         keeper = self._keeper = KeeperLink(self._beats, self._heard)
@@ -259,7 +265,7 @@ class JobOnNode:
             ranks = list(range(first, first + nproc))
             launch.make_places(where, ranks)
             world = nproc * plan.nnodes
-            self._attempt = Attempt(where, ranks, self.spec, world, self._say, self._poked, lambda: self._hidden)
+            self._attempt = Attempt(where, ranks, self.spec, world, self._say, self.poll, lambda: self._hidden)
             port = plan.master_port or launch.free_port()
         except (LaunchError, OSError) as error:
             self.feed(e.LaunchRefused(self._failure(FailureKind.LAUNCH, explained(error, self._own_dir))))
@@ -437,10 +443,6 @@ class JobOnNode:
         text = self._hidden.text(text)
         self._log.warning(text)
         self.machine.state.record.warn(text)
-
-    def _poked(self) -> None:
-        """A rank wrote a note: read it now, not at the next poll."""
-        self.poll()
 
     def _run(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)

@@ -84,17 +84,8 @@ class NodeMachine:
         match event:
             case e.OrderReceived(order):
                 self._order_received(order)
-            case e.LeftBefore():
-                self._end_what_was_left("an earlier agent had this job here; what it left must be ended")
-            case e.KeeperReady(left, removed):
-                state.keeper_ready, state.keeper_asked = True, False
-                state.found(left, removed)
-                if state.record.killing:  # of the processes that its dead forerunner left
-                    self._swept()
-            case e.KeeperLost():
-                self._keeper_lost()
-            case e.KeeperEnds(stood_s, unix):
-                self._keeper_ends(stood_s, unix)
+            case e.LeftBefore() | e.KeeperReady() | e.KeeperLost() | e.KeeperEnds():
+                self._take_of_keeper(event)
             case e.SetupEnded(failure):
                 state.record.setup_running, state.record.setup_until = False, None
                 state.setup = failure is not None
@@ -134,6 +125,21 @@ class NodeMachine:
                 pass
             case _:
                 assert_never(event)
+
+    def _take_of_keeper(self, event: e.LeftBefore | e.KeeperReady | e.KeeperLost | e.KeeperEnds) -> None:
+        state = self.state
+        match event:
+            case e.LeftBefore():
+                self._end_what_was_left("an earlier agent had this job here; what it left must be ended")
+            case e.KeeperReady(left, removed):
+                state.keeper_ready, state.keeper_asked = True, False
+                state.found(left, removed)
+                if state.record.killing:  # of the processes that its dead forerunner left
+                    self._swept()
+            case e.KeeperLost():
+                self._keeper_lost()
+            case e.KeeperEnds(stood_s, unix):
+                self._keeper_ends(stood_s, unix)
 
     def _take_of_ranks(self, event: e.RankSeen | e.RankExited | e.DecksRead | e.NoteRead | e.Signalled) -> None:
         record = self.state.record

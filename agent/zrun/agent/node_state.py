@@ -95,8 +95,8 @@ class NodeState:
 
     @property
     def settled(self) -> bool:
-        """False while better evidence comes: just after a failure, while an exception that is not final yet unwinds, and
-        while this node still looks whether it has the checkpoint folder of the others.
+        """False while better evidence comes: just after a failure, while an exception that is not final yet unwinds,
+        and while this node still looks whether it has the checkpoint folder of the others.
         """
         record = self.record
         if record.folder_asked and not record.folder_shared and record.node_failure is None and not record.killing:

@@ -16,6 +16,7 @@ from zrun.coordinator.fleet import Fleet
 from zrun.coordinator.held import HeldJob
 from zrun.coordinator.papers import evidence_texts
 from zrun.core.errors import NotFoundError, UsageError
+from zrun.core.known_batches import about, batch_of, facts_of
 from zrun.core.log_merge import Filter
 from zrun.core.manifest import scan
 
@@ -111,8 +112,15 @@ def _add_history(router: APIRouter, found: Any) -> None:
         return held.views.describe()
 
     @router.get("/{job}/batches")
-    async def batches(held: HeldJob = found) -> dict[str, Any]:
-        raise UsageError(f"the batches of {held.id} cannot be listed: not yet in this version")
+    async def batches(
+        held: HeldJob = found,
+        step: Annotated[int | None, Query(ge=1, le=2**62)] = None,
+        batch: Annotated[str | None, Query(max_length=80)] = None,
+    ) -> dict[str, Any]:
+        """Which samples are in the batch of a step (default: the newest one), or in the batch of that name."""
+        if step is not None and batch is not None:
+            raise UsageError("step and batch exclude each other")
+        return {"job": held.id, **await asyncio.to_thread(_batch, held, step, batch)}
 
 
 def _add_logs(router: APIRouter, found: Any) -> None:
@@ -141,6 +149,13 @@ def _add_logs(router: APIRouter, found: Any) -> None:
         )  # fmt: skip
         asked = logs.Asked(tail, attempt, first_error, follow, after)
         return await asyncio.to_thread(_lines, held, asked, wanted)
+
+
+def _batch(held: HeldJob, step: int | None, batch: str | None) -> dict[str, Any]:
+    facts, skip = facts_of(held.folder, held.folder.root / held.spec.checkpoint.dir), list(held.state.quarantined)
+    if step is None and batch is None:
+        step = int(held.views.status().get("step") or 1)
+    return {**batch_of(facts, skip, step=step, batch=batch), "data": about(facts, skip)}
 
 
 def _lines(held: HeldJob, asked: logs.Asked, wanted: Filter) -> dict[str, Any]:

@@ -75,5 +75,13 @@ class CheckpointError(ZrunError):
     """A checkpoint that cannot be written, found, verified or loaded."""
 
 
+class DamagedError(CheckpointError):
+    """Its bytes were read, and they are not the ones that were written."""
+
+
+class BadLossError(ZrunError):
+    """Raised in a rank by `data.on_bad_loss`: the loss is not finite, or far above what it was."""
+
+
 class LaunchError(ZrunError):
     """The processes of a job could not be started on this node."""

@@ -3,9 +3,11 @@
 `checkpoint.dir` holds `step-000500/` folders, each with `manifest.json` and `*.safetensors` shards, and
 `.zrun/claim-A` files. A folder without a manifest is not a checkpoint. Before step 1 of attempt A, rank 0 creates
 claim-A with the step it resumed from; a checkpoint of attempt a at step s is valid only if no claim b > a resumed
-from a step < s (it was overtaken: a late writer of a dead attempt made it).
+from a step < s (it was overtaken: a late writer of a dead attempt made it). One that was seen to hold other bytes than
+were written has a mark in `.zrun/damaged/`: nobody counts on it again.
 """
 
+import contextlib
 import hashlib
 import json
 import re
@@ -13,19 +15,25 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Final
 
+from zrun.core.durable import write_json
 from zrun.core.errors import CheckpointError
+from zrun.core.private import make_folder
 
 MANIFEST: Final = "manifest.json"
 CONTROL: Final = ".zrun"
 FORMAT: Final = 1
 _FOLDER: Final = re.compile(r"step-(\d{6,})")
+_DAMAGED: Final = re.compile(r"step-(\d{6,})\.json")
 _CLAIM: Final = re.compile(r"claim-(\d+)")
 _SEAL: Final = re.compile(r',"seal":"sha256:([0-9a-f]{64})"\}\s*\Z')
 
 
 @dataclass(frozen=True, slots=True)
 class ShardFile:
-    """One file of the checkpoint; `digest` is `algorithm:hex` over all its bytes."""
+    """One file of the checkpoint; `digest` is `algorithm:hex` over the bytes before its first tensor.
+
+    Each tensor has a digest of its own, and nothing else lies in the file: so every byte is digested once.
+    """
 
     path: str
     bytes: int
@@ -151,16 +159,40 @@ def overtaken_by(attempt: int, step: int, claimed: dict[int, int]) -> int | None
     return min(late) if late else None
 
 
+def mark_damaged(folder: Path, manifest: Manifest, reason: str) -> None:
+    """Its bytes are not the ones that were written: from now on `scan` calls it corrupt. Raises OSError."""
+    place = folder.parent / CONTROL / "damaged"
+    make_folder(place)
+    made = {"attempt": manifest.attempt, "saved_at": manifest.saved_at}
+    write_json(place / f"{folder_name(manifest.step)}.json", {**made, "reason": reason})
+
+
+def unmark_damaged(folder: Path, step: int) -> None:
+    """It was read again and is whole after all. Raises OSError."""
+    (folder.parent / CONTROL / "damaged" / f"{folder_name(step)}.json").unlink(missing_ok=True)
+
+
+def _damaged(directory: Path) -> dict[int, dict[str, Any]]:
+    """step -> the mark. One of a checkpoint that was saved again since does not fit the new one."""
+    place = directory / CONTROL / "damaged"
+    found: dict[int, dict[str, Any]] = {}
+    for entry in place.iterdir() if place.is_dir() else ():
+        if match := _DAMAGED.fullmatch(entry.name):
+            with contextlib.suppress(OSError, ValueError):
+                found[int(match[1])] = dict(json.loads(entry.read_text()))
+    return found
+
+
 def scan(directory: Path) -> list[Found]:
     """All checkpoint folders, newest step first; looks at manifests and sizes, reads no tensor bytes."""
     if not directory.is_dir():
         return []
-    claimed = claims(directory)
+    claimed, marks = claims(directory), _damaged(directory)
     found: list[Found] = []
     for entry in directory.iterdir():
         match = _FOLDER.fullmatch(entry.name)
         if match and entry.is_dir():
-            found.append(_inspect(entry, int(match[1]), claimed))
+            found.append(_inspect(entry, int(match[1]), claimed, marks))
     return sorted(found, key=lambda f: (f.step, f.manifest.attempt if f.manifest else 0), reverse=True)
 
 
@@ -171,18 +203,18 @@ def newest_step(place: Path, job: str | None = None) -> int | None:
     """
     try:
         match = _FOLDER.fullmatch(place.name)
-        found = [_inspect(place, int(match[1]), {})] if match else scan(place)
+        found = [_inspect(place, int(match[1]), {}, _damaged(place.parent))] if match else scan(place)
     except OSError:
         return None
     steps = [f.step for f in found if f.state == "complete" and f.manifest and job in (None, f.manifest.job)]
     return max(steps, default=None)
 
 
-def _inspect(folder: Path, step: int, claimed: dict[int, int]) -> Found:
+def _inspect(folder: Path, step: int, claimed: dict[int, int], marks: dict[int, dict[str, Any]]) -> Found:
     try:
         manifest = Manifest.from_json((folder / MANIFEST).read_text())
     except FileNotFoundError:
-        return Found(folder, step, "partial", "no manifest")
+        return Found(folder, step, "partial", "; ".join(["no manifest", *_empty_files(folder)]))
     except (OSError, CheckpointError, UnicodeDecodeError) as error:
         return Found(folder, step, "corrupt", str(error))
     for shard in manifest.files:
@@ -192,7 +224,16 @@ def _inspect(folder: Path, step: int, claimed: dict[int, int]) -> Found:
             return Found(folder, step, "corrupt", f"{shard.path} is missing", manifest)
         if size != shard.bytes:
             return Found(folder, step, "corrupt", f"{shard.path} has {size} bytes, not {shard.bytes}", manifest)
+    mark = marks.get(manifest.step, {})
+    if (mark.get("attempt"), mark.get("saved_at")) == (manifest.attempt, manifest.saved_at):
+        return Found(folder, step, "corrupt", str(mark.get("reason")), manifest)
     late = overtaken_by(manifest.attempt, manifest.step, claimed)
     if late is not None:
         return Found(folder, step, "overtaken", f"attempt {late} began from an older step", manifest)
     return Found(folder, manifest.step, "complete", "", manifest)
+
+
+def _empty_files(folder: Path) -> list[str]:
+    with contextlib.suppress(OSError):
+        return [f"{f.name} is empty" for f in sorted(folder.iterdir()) if f.is_file() and not f.stat().st_size]
+    return []

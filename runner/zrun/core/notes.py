@@ -34,9 +34,12 @@ class NoteKind(StrEnum):
     """The exception of the newest last words is in flight no longer: the script goes on."""
     THREAD_ENDED = "thread-ended"
     """As last words, and thread (name): an exception ended another thread than the main one; the script goes on."""
+    SAVE_REQUESTED = "save-requested"
+    """step, batch, waited_s (how long training stood still for the save before it); written by rank 0. Nothing is on
+    disk yet."""
     CHECKPOINT = "checkpoint"
-    """step, batch, path, bytes, seconds, pruned (steps of older checkpoints that were then deleted); written by rank 0
-    after the rename."""
+    """step, batch, path, bytes, seconds (from request to disk), blocked_s (how long training stood still for the copy),
+    pruned (steps of older checkpoints that were then deleted); written by rank 0 when it is on disk for good."""
     SAVE_FAILED = "save-failed"
     """step, error, path, disk_full (bool)."""
     STOPPED_AT = "stopped-at"

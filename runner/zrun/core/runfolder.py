@@ -31,6 +31,11 @@ class RunFolder:
         return self.root / "verdict.json"
 
     @property
+    def data(self) -> Path:
+        """What the batches of this run follow from (core/batches.py), as its rank 0 wrote it."""
+        return self.root / "data.json"
+
+    @property
     def events(self) -> Path:
         return self.root / "events.jsonl"
 

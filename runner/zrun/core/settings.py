@@ -10,6 +10,8 @@ class RankSettings:
     """Written by the agent, read by bootstrap and Session. Durations in seconds."""
 
     seed: int = 0
+    rng: str = "derived"
+    """derived: every step is seeded from (seed, rank, step); stream: the script's own streams are saved."""
     save_every_steps: int | None = 500
     save_every_s: float | None = None
     save_initial: bool = True
@@ -22,6 +24,9 @@ class RankSettings:
     """Start from step 0 though the folder holds checkpoints of another run."""
     quarantined: list[str] = field(default_factory=list)
     """Batch ids to skip."""
+    on_bad_loss: str = "off"
+    """off | skip | stop; a rank only asks whether it is off."""
+    bad_loss_factor: float | None = None
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))

@@ -5,6 +5,9 @@ from typing import Any, Final
 
 from zrun.core.deck import OPS
 
+BACKGROUND: Final = "zrun: saves in the background"
+"""The description of the group on which another thread than the training one agrees. What ranks do there says nothing
+about where their training stands, so it is not recorded."""
 POINT_TO_POINT: Final = frozenset({"send", "recv", "recv_any_source"})
 """They pair two ranks of a group, so they do not count on it: ranks differ in them for good reasons."""
 

@@ -20,6 +20,7 @@ from zrun.machine.wording import (
     in_short,
     side_notes,
     span,
+    span_of_nodes,
     why_first,
 )
 
@@ -124,6 +125,8 @@ def _first(cause: Failure, ordered: Sequence[Failure], lost_nodes: Sequence[str]
         headline += f": {in_short(told)}" if told else ""
     if len(alike) > 1 and cause.rank >= 0 and cause.kind is not FailureKind.NODE:
         headline = span(f.rank for f in alike) + headline[len(f"rank {cause.rank}") :]
+    if len(alike) > 1 and cause.kind in {FailureKind.SETUP, FailureKind.LAUNCH} and cause.rank < 0:
+        headline = span_of_nodes(alike) + headline[len(f"node {cause.node}") :]
     if cause.kind is FailureKind.SIGNALED and cause.signal in OFTEN_SENT_BY_OTHERS and len(alike) == 1:
         key = f"{key}|rank {cause.rank}"
     rank = cause.rank if cause.rank >= 0 and cause.kind is not FailureKind.NODE else None

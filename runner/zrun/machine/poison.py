@@ -5,10 +5,15 @@ Knows nothing about budgets.
 """
 
 from dataclasses import dataclass
+from typing import Final
 
+from zrun.core.errors import BadLossError
 from zrun.core.failure import Failure, FailureKind
 from zrun.machine.blame import Verdict
 from zrun.machine.state import AttemptRecord, Job
+
+_BAD_LOSS: Final = f"{BadLossError.__module__}.{BadLossError.__qualname__}"
+"""As a rank's last words name it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +28,9 @@ class Poison:
 def judge(job: Job, attempt: AttemptRecord, verdict: Verdict) -> Poison | None:
     """None: the batch is not the question. Only reads."""
     failure, spec = verdict.failure, job.spec
+    bad_loss = failure is not None and failure.exception == _BAD_LOSS
+    if bad_loss and spec is not None and spec.data.on_bad_loss == "stop":
+        return Poison("data.on_bad_loss is stop")
     if failure is None or spec is None or not in_a_step(job, attempt, failure):
         return None
     if failure.batch in job.quarantined:
@@ -36,13 +44,14 @@ def judge(job: Job, attempt: AttemptRecord, verdict: Verdict) -> Poison | None:
         return Poison(reason, lift=tuple(job.quarantined))
     after = spec.data.quarantine_after
     strikes = spent.batch_strikes.get(strike_key(failure), 0) + 1
-    if after == 0 or strikes < after:
+    if not bad_loss and (after == 0 or strikes < after):
         return None
+    what = f"batch {failure.batch} ended {strikes} attempts on rank {failure.rank}"
+    if bad_loss:
+        what = f"batch {failure.batch} gave a bad loss (data.on_bad_loss)"
     if len(job.quarantined) >= spec.data.max_quarantined:
-        return Poison(f"batch {failure.batch} ended {strikes} attempts, but {len(job.quarantined)} batches are "
-                      f"quarantined already (data.max_quarantined)")  # fmt: skip
-    return Poison(f"batch {failure.batch} ended {strikes} attempts on rank {failure.rank}: it is skipped from now on",
-                  batch=failure.batch)  # fmt: skip
+        return Poison(f"{what}, but {len(job.quarantined)} batches are quarantined already (data.max_quarantined)")
+    return Poison(f"{what}: it is skipped from now on", batch=failure.batch)
 
 
 def in_a_step(job: Job, attempt: AttemptRecord, failure: Failure) -> bool:

@@ -79,6 +79,12 @@ def headline_of(failure: Failure) -> str:
     return in_short(failure.headline())
 
 
+def span_of_nodes(failures: Iterable[Failure]) -> str:
+    """`node b`, `nodes b, c`."""
+    names = sorted({failure.node or "" for failure in failures})
+    return f"node{'s' if len(names) > 1 else ''} {', '.join(names)}"
+
+
 def in_short(text: str) -> str:
     """The first line, and not more of it than a person reads."""
     first_line, _, more = text.partition("\n")
@@ -89,7 +95,7 @@ def in_short(text: str) -> str:
 
 def why_first(cause: Failure, alike: Sequence[Failure], rest: Sequence[Failure]) -> str:
     of_a_node = cause.rank < 0 or cause.kind is FailureKind.NODE
-    who = f"node {cause.node}" if of_a_node else span(f.rank for f in alike)
+    who = span_of_nodes(alike) if of_a_node else span(f.rank for f in alike)
     what = "failed its ranks" if cause.kind is FailureKind.NODE else what_it_did(cause)
     if not rest:
         return f"{who} {what}" + ("; all alike" if len(alike) > 1 else "; nobody else failed")

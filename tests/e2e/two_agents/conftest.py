@@ -52,17 +52,18 @@ class Cluster:
         except OSError:
             return ""
 
-    def start_agent(self, node: str) -> None:
+    def start_agent(self, node: str, folder: Path | None = None) -> None:
+        """`folder`: where its agent stands, so what `/proc/self/cwd` is there."""
         token = str(self.home / "token")
         join = self.env["ZRUN_COORDINATOR"]
         self.agents[node] = self._start(
-            "agent", "--join", join, "--token-file", token, "--node", node, log=f"agent-{node}"
+            "agent", "--join", join, "--token-file", token, "--node", node, log=f"agent-{node}", folder=folder
         )
 
-    def _start(self, *arguments: str, log: str = "") -> "subprocess.Popen[bytes]":
+    def _start(self, *arguments: str, log: str = "", folder: Path | None = None) -> "subprocess.Popen[bytes]":
         with (self.folder / f"{log or arguments[0]}.log").open("ab") as out:
             process = subprocess.Popen(
-                [*ZRUN, *arguments], cwd=self.folder, env=self.env, stdin=subprocess.DEVNULL, stdout=out, stderr=out,
+                [*ZRUN, *arguments], cwd=folder or self.folder, env=self.env, stdin=subprocess.DEVNULL, stdout=out, stderr=out,
                 start_new_session=True,
             )  # fmt: skip
         self.begun.append(process)
