@@ -6,7 +6,7 @@ import time
 
 import torch
 import torch.distributed as dist
-from data import Windows, reference, unigram_entropy
+from data import Packed, Windows, reference, unigram_entropy
 from model import HybridLM, Shape, loss_of
 from parallel import STRATEGIES, optimizer_for, spread, start, syncing, weights_digest
 from torch import nn
@@ -17,15 +17,15 @@ from zrun.worker import Loader, Session
 def main() -> None:
     args = parsed()
     device = start()
-    train_text, held_out_text = reference()
-    loader = Loader(Windows(train_text, args.seq), global_batch=args.batch, micro_batch=part_size(args))
+    documents, held_out_text = reference()
+    loader = Loader(Packed(documents, args.seq), global_batch=args.batch, micro_batch=part_size(args))
     torch.manual_seed(args.seed)  # the same first weights on every rank
     shape = Shape(args.layers, args.hidden, args.heads, dropout=args.dropout)
     model = spread(HybridLM(shape), args.strategy, args.wrap, device)
     optimizer = optimizer_for(model, args.strategy, args.lr)
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: slope(step, args.warmup, args.steps))
     autocast, scaler = precision(args, device)
-    tell(introduced(model, args.strategy, train_text, held_out_text))
+    tell(introduced(model, args.strategy, b"".join(documents), held_out_text))
 
     with Session(model=model, optimizer=optimizer, scheduler=scheduler, scaler=scaler, data=loader) as run:
         for batch in run.steps(total=args.steps):
@@ -59,7 +59,7 @@ def main() -> None:
 
 
 def part_size(args: argparse.Namespace) -> int:
-    """Windows in one backward of one rank, so that its share of the global batch comes in `--accumulate` parts."""
+    """Sequences in one backward of one rank, so that its share of the global batch comes in `--accumulate` parts."""
     part: float = args.batch / dist.get_world_size() / args.accumulate
     return math.ceil(part)
 
@@ -121,9 +121,9 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--heads", type=int, default=4)
     parser.add_argument("--dropout", type=float, default=0.1)
     parser.add_argument("--steps", type=int, default=240)
-    parser.add_argument("--batch", type=int, default=16, help="windows in a global batch")
+    parser.add_argument("--batch", type=int, default=16, help="sequences in a global batch")
     parser.add_argument("--accumulate", type=int, default=1, help="parts of a rank's share, one backward each")
-    parser.add_argument("--seq", type=int, default=128, help="bytes in a window")
+    parser.add_argument("--seq", type=int, default=128, help="bytes in a sequence")
     parser.add_argument("--lr", type=float, default=3e-3)
     parser.add_argument("--warmup", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0, help="of the first weights")

@@ -4,8 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from zrun.core.cursor import Cursor, Span, StreamCursor
 from zrun.core.errors import UsageError
-from zrun.data.cursor import Cursor, cut, share_of
+from zrun.data.shares import cut, share_of
 
 
 @given(st.integers(1, 500), st.integers(1, 64), st.integers(0, 3))
@@ -59,3 +60,10 @@ def test_an_even_cut_has_weight_one_in_all() -> None:
 def test_nothing_to_cut_is_refused(samples: int, batch: int) -> None:
     with pytest.raises(UsageError):
         Cursor(samples, batch, drop_last=False)
+
+
+def test_a_stream_is_as_long_as_its_epochs_turned_out_to_be() -> None:
+    cursor = StreamCursor(4, [[3, 10], [2, 8]])
+    assert [cursor.span(ordinal) for ordinal in range(1, 8)] == [
+        Span(0, 0, 4), Span(0, 4, 4), Span(0, 8, 2), Span(1, 0, 4), Span(1, 4, 4), Span(2, 0, 4), Span(2, 4, 4),
+    ]  # fmt: skip

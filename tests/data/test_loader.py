@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import Dataset, IterableDataset
 
+from zrun.core.batches import Batches
 from zrun.core.errors import UsageError
 from zrun.data.loader import Loader, Share
 
@@ -190,16 +191,66 @@ def test_torchs_generator_is_left_alone_by_making_the_iterator() -> None:
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_an_iterable_dataset_is_refused_with_not_yet() -> None:
-    class Endless(IterableDataset[int]):
-        def __iter__(self) -> Iterator[int]:
-            yield 1
-
-    with pytest.raises(UsageError, match="not yet"):
-        Loader(Endless(), global_batch=1)
+class OnlyForwards(IterableDataset[int]):
+    def __iter__(self) -> Iterator[int]:
+        yield 1
 
 
-@pytest.mark.parametrize("option", ["batch_size", "sampler", "batch_sampler"])
+class WithoutLength:
+    def __getitem__(self, index: int) -> int:
+        return index
+
+
+@pytest.mark.parametrize(
+    ("dataset", "why"), [(OnlyForwards(), "only be read from its beginning"), (WithoutLength(), "has no __len__")]
+)
+def test_data_whose_place_could_not_be_found_again_is_refused_at_once_with_the_way_out(dataset: Any, why: str) -> None:
+    with pytest.raises(UsageError, match=why) as caught:
+        Loader(dataset, global_batch=1)
+    assert "stream(epoch, start)" in caught.value.hint
+
+
+def test_a_place_far_into_much_data_is_found_without_counting_up_to_it() -> None:
+    """10**9 samples, step 10**6 and beyond: neither a list of them nor a walk to the place would ever end in time."""
+    loader = attached(Billion(), done=10**6 - 1, global_batch=64)
+    (share,) = take(loader, 1)
+    assert share.batch_id.ordinal == 10**6
+    assert loader.plan(10**14) is not None
+    known = Batches(loader.facts())
+    assert known.indices(10**6) == loader.indices(10**6)
+    assert known.name(10**6) == share.batch_id
+
+
+def test_whatever_changes_the_order_changes_its_words() -> None:
+    options: list[dict[str, Any]] = [
+        {},
+        {"shuffle": False},
+        {"drop_last": False},
+        {"seed": 5},
+        {"seed": 6},
+        {"sampler": range(8)},
+    ]
+    assert len({attached(Numbers(8), global_batch=2, **more).order for more in options}) == len(options)
+    assert attached(Numbers(8), global_batch=2).order == attached(Numbers(9), 1, 2, global_batch=3).order
+
+
+class Billion(Dataset[int]):
+    def __len__(self) -> int:
+        return 10**9
+
+    def __getitem__(self, index: int) -> int:
+        return index
+
+
+@pytest.mark.parametrize(("drop_last", "batches"), [(True, 4), (False, 6)])
+def test_the_data_is_over_after_so_many_epochs_on_every_rank_alike(drop_last: bool, batches: int) -> None:
+    for rank in range(2):
+        loader = attached(Numbers(10), rank, 2, global_batch=4, drop_last=drop_last, epochs=2)
+        assert [share.batch_id.ordinal for share in take(loader, 99)] == list(range(1, batches + 1))
+        assert loader.upcoming() is None
+
+
+@pytest.mark.parametrize("option", ["batch_size", "batch_sampler"])
 def test_options_that_choose_samples_are_refused(option: str) -> None:
     options: dict[str, Any] = {option: None}
     with pytest.raises(UsageError, match=option):

@@ -1,10 +1,11 @@
 """The language model of the example: shapes, causality, gradients, tied weights; and the text it learns from."""
 
 import math
+from itertools import pairwise
 
 import pytest
 import torch
-from data import Windows, reference, unigram_entropy
+from data import END, Packed, Windows, reference, unigram_entropy
 from deltanet import GatedDeltaNet
 from model import GatedAttention, HybridLM, Layer, Shape, loss_of, rotated
 
@@ -90,7 +91,8 @@ def test_rotary_scores_depend_on_distance_only() -> None:
 
 
 def test_training_and_held_out_text_are_apart_and_real() -> None:
-    train, held_out = reference()
+    documents, held_out = reference()
+    train = b"".join(documents)
     assert len(train) > 200_000
     assert len(held_out) > 20_000
     assert b"The" in train
@@ -101,6 +103,27 @@ def test_windows_tile_the_text_and_name_it() -> None:
     windows = Windows(b"abcdefghij", 3)
     assert len(windows) == 3
     assert [bytes(windows[index].tolist()) for index in range(3)] == [b"abcd", b"defg", b"ghij"]
-    assert windows.fingerprint() == Windows(b"abcdefghij", 3).fingerprint()
-    assert windows.fingerprint() != Windows(b"abcdefghiX", 3).fingerprint()
-    assert windows.fingerprint() != Windows(b"abcdefghij", 2).fingerprint()
+
+
+@pytest.mark.parametrize("lanes", [1, 4])
+def test_packed_documents_come_once_an_epoch_and_are_found_again_at_any_place(lanes: int) -> None:
+    documents = [bytes([65 + number]) * (number * 7 % 40 + 1) for number in range(20)]
+    packed = Packed(documents, 8, lanes)
+    for epoch in range(3):
+        whole = [bytes(sequence.tolist()) for sequence in packed.stream(epoch, 0)]
+        in_order = [sequence for lane in range(lanes) for sequence in whole[lane::lanes]]
+        assert all(one[-1:] == following[:1] for one, following in pairwise(in_order))
+        together = b"".join(sequence[:8] for sequence in in_order) + in_order[-1][8:]
+        assert sum(map(len, packed.documents)) - len(together) in range(8 * lanes)
+        begun = together.split(END)[:-1]
+        assert all(text in documents for text in begun)
+        assert len(set(begun)) == len(begun) >= 16
+        for start in range(len(whole) + 2):
+            assert [bytes(sequence.tolist()) for sequence in packed.stream(epoch, start)] == whole[start:]
+    assert len({bytes(next(packed.stream(epoch, 0)).tolist()) for epoch in range(3)}) > 1
+
+
+def test_a_stream_of_documents_names_them() -> None:
+    assert Packed([b"abc", b"de"], 3).fingerprint() == Packed([b"abc", b"de"], 3).fingerprint()
+    assert Packed([b"abc", b"de"], 3).fingerprint() != Packed([b"abc", b"dX"], 3).fingerprint()
+    assert Packed([b"abc", b"de"], 3).fingerprint() != Packed([b"abc", b"de"], 2).fingerprint()

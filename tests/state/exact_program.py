@@ -141,7 +141,7 @@ class Run:
 def unprimed(folder: Path, rank: int, world: int) -> list[str]:
     """The same resume without the cure, to show that the comparison would see the difference."""
     run = Run("wide", rank)
-    run.parts.prime = lambda values: []  # type: ignore[method-assign]
+    run.parts.resume = lambda source: []  # type: ignore[method-assign]
     Checkpoints(
         folder / f"wide-{world}", job="exact-1", name="exact", attempt=3, rank=rank, world_size=world, seed=7,
         fresh=False, allow_changed=(), warn=print,

@@ -17,7 +17,7 @@ from zrun.core.verify import verify
 from zrun.state import safetensors_file
 from zrun.state.agree import Agreement
 from zrun.state.checkpoints import Checkpoints
-from zrun.state.commit import DiskFullError
+from zrun.state.disk_errors import DiskFullError
 from zrun.state.parts import Parts
 from zrun.state.progress import Progress
 
@@ -67,7 +67,7 @@ class Threads:
             self.barrier.wait()
             return seen
 
-        made.gather = gather  # type: ignore[method-assign]
+        made.gather = made.numbers = gather  # type: ignore[method-assign, assignment]
         return made
 
     def run(self, folder: Folder, act: Callable[[int, Checkpoints], Any], attempt: int = 1) -> list[Any]:
@@ -78,7 +78,7 @@ class Threads:
                 folder.path, job="toy-1", name="toy", attempt=attempt, rank=rank, world_size=1, seed=3,
                 warn=folder.warned.append,
             )  # fmt: skip
-            made._agreement = made._saver.agreement = self.agreement(rank, len(self.values))
+            made._agreement = made._saver.back = made._saver.divider.agreement = self.agreement(rank, len(self.values))
             try:
                 results[rank] = act(rank, made)
             except CheckpointError as error:

@@ -1,12 +1,14 @@
 """Names of parameters, tied ones, wrappers, and what is refused."""
 
 import copy
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
+from torch.optim import lr_scheduler
 
 from zrun.core.errors import CheckpointError
 from zrun.state.checkpoints import Checkpoints
@@ -99,7 +101,21 @@ def test_lists_dicts_and_extras_come_back(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "kind", ["Adam", "AdamW", "SGD", "Adagrad", "RMSprop", "NAdam", "RAdam", "ASGD", "Adafactor", "Rprop"]
+    "kind",
+    [
+        "Adam",
+        "AdamW",
+        "SGD",
+        "Adagrad",
+        "RMSprop",
+        "NAdam",
+        "RAdam",
+        "ASGD",
+        "Adafactor",
+        "Rprop",
+        "Adamax",
+        "Adadelta",
+    ],
 )
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_every_optimizer_goes_on_as_if_nothing_had_been(tmp_path: Path, kind: str, dtype: torch.dtype) -> None:
@@ -127,6 +143,81 @@ def test_every_optimizer_goes_on_as_if_nothing_had_been(tmp_path: Path, kind: st
     for state, back in zip(optimizer.state.values(), other_optimizer.state.values(), strict=True):
         assert [type(v) for v in state.values()] == [type(v) for v in back.values()]
         assert [getattr(v, "dtype", None) for v in state.values()] == [getattr(v, "dtype", None) for v in back.values()]
+
+
+SCHEDULERS: dict[str, Callable[[torch.optim.Optimizer], Any]] = {
+    "StepLR": lambda o: lr_scheduler.StepLR(o, 2),
+    "MultiplicativeLR": lambda o: lr_scheduler.MultiplicativeLR(o, lambda step: 0.9),
+    "ConstantLR": lambda o: lr_scheduler.ConstantLR(o, 0.5, 3),
+    "ExponentialLR": lambda o: lr_scheduler.ExponentialLR(o, 0.9),
+    "PolynomialLR": lambda o: lr_scheduler.PolynomialLR(o, 9),
+    "CosineAnnealingWarmRestarts": lambda o: lr_scheduler.CosineAnnealingWarmRestarts(o, 3),
+    "CyclicLR": lambda o: lr_scheduler.CyclicLR(o, 0.1, 0.5, 2),
+    "CyclicLR of a function": lambda o: lr_scheduler.CyclicLR(o, 0.1, 0.5, 2, scale_fn=lambda x: 1 / (1 + x)),
+    "OneCycleLR": lambda o: lr_scheduler.OneCycleLR(o, 0.5, 20),
+    "ChainedScheduler": lambda o: lr_scheduler.ChainedScheduler(
+        [lr_scheduler.StepLR(o, 2), lr_scheduler.ExponentialLR(o, 0.9)]
+    ),
+    "SequentialLR": lambda o: lr_scheduler.SequentialLR(
+        o, [lr_scheduler.LinearLR(o, 0.5, 1.0, 2), lr_scheduler.CosineAnnealingLR(o, 9)], [2]
+    ),
+    "SWALR": lambda o: torch.optim.swa_utils.SWALR(o, 0.3, 4),
+}
+
+
+@pytest.mark.parametrize("kind", list(SCHEDULERS))
+def test_every_scheduler_goes_on_as_if_nothing_had_been(tmp_path: Path, kind: str) -> None:
+    def make() -> tuple[nn.Module, torch.optim.Optimizer, Any]:
+        model = nn.Linear(2, 2)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.4, momentum=0.9)
+        return model, optimizer, SCHEDULERS[kind](optimizer)
+
+    def step(optimizer: torch.optim.Optimizer, scheduler: Any) -> list[float]:
+        optimizer.step()
+        scheduler.step()
+        return [group["lr"] for group in optimizer.param_groups] + [
+            group["momentum"] for group in optimizer.param_groups
+        ]
+
+    model, optimizer, scheduler = make()
+    for _ in range(3):
+        step(optimizer, scheduler)
+    other, other_optimizer, other_scheduler = make()
+    there_and_back(tmp_path, Parts(model, optimizer, scheduler), Parts(other, other_optimizer, other_scheduler))
+    for _ in range(6):
+        assert step(other_optimizer, other_scheduler) == step(optimizer, scheduler)
+
+
+def test_an_optimizer_that_keeps_lists_of_tensors_goes_on(tmp_path: Path) -> None:
+    def make() -> tuple[nn.Module, torch.optim.Optimizer]:
+        torch.manual_seed(2)
+        model = nn.Linear(3, 2)
+        return model, torch.optim.LBFGS(model.parameters(), lr=0.1, max_iter=4)
+
+    def step(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        def closure() -> float:
+            optimizer.zero_grad()
+            loss = (model(torch.ones(4, 3)) - 2).pow(2).sum() + model(torch.arange(6.0).view(2, 3)).pow(4).sum() / 99
+            loss.backward()
+            return float(loss.item())
+
+        optimizer.step(closure)
+
+    model, optimizer = make()
+    step(model, optimizer)
+    other, other_optimizer = make()
+    there_and_back(tmp_path, Parts(model, optimizer), Parts(other, other_optimizer))
+    for _ in range(2):
+        step(model, optimizer)
+        step(other, other_optimizer)
+    assert torch.equal(model.weight, other.weight)  # type: ignore[arg-type]
+
+
+def test_a_generator_of_the_scripts_own_goes_on_where_it_was(tmp_path: Path) -> None:
+    saved, loaded = torch.Generator().manual_seed(3), torch.Generator().manual_seed(4)
+    torch.rand(5, generator=saved)
+    there_and_back(tmp_path, Parts(extras={"masks": saved}), Parts(extras={"masks": loaded}))
+    assert torch.equal(torch.rand(5, generator=saved), torch.rand(5, generator=loaded))
 
 
 def test_a_learning_rate_that_is_a_tensor_stays_the_same_tensor(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Priming a DDP changes nothing that the script can see. That it makes a resume exact is shown in test_exact.py."""
+"""Priming a DDP changes nothing that the script can see. That it makes a resume exact is shown in test_resume.py."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from zrun.state import prime
+from zrun.state.arrivals import Arrivals
 
 
 @pytest.fixture
@@ -30,14 +30,14 @@ ORDER = ["2.bias", "2.weight", "0.bias", "0.weight"]
 @pytest.mark.usefixtures("_alone")
 def test_the_first_synchronised_backward_is_noted_and_then_nobody_listens() -> None:
     ddp = DistributedDataParallel(model())
-    arrivals = prime.record_arrival(ddp)
+    arrivals = Arrivals(ddp)
     with ddp.no_sync():
         ddp(torch.randn(2, 3)).sum().backward()
-    assert arrivals.order is None
+    assert arrivals.state() is None
     ddp(torch.randn(2, 3)).sum().backward()
-    assert arrivals.order is not None
-    assert sorted(arrivals.order) == sorted(ORDER)
-    assert arrivals.order.index("2.weight") < arrivals.order.index("0.weight")
+    assert arrivals.state() is not None
+    assert sorted(arrivals.state()) == sorted(ORDER)
+    assert arrivals.state().index("2.weight") < arrivals.state().index("0.weight")
     assert not any(p._post_accumulate_grad_hooks for p in ddp.parameters())
 
 
@@ -52,7 +52,7 @@ def test_gradients_randomness_weights_and_hooks_are_as_before() -> None:
         parameter.register_hook(lambda gradient: called.append("hook"))  # type: ignore[no-untyped-call]
         parameter.register_post_accumulate_grad_hook(lambda p: called.append("after"))  # type: ignore[no-untyped-call]
     before = torch.get_rng_state()
-    assert prime.record_arrival(ddp).resume(ORDER) is None
+    assert Arrivals(ddp).resume(ORDER) is None
     assert torch.equal(before, torch.get_rng_state())
     assert [p.grad for p in held[1:]] == [None] * 3
     assert held[0].grad is kept
@@ -64,22 +64,9 @@ def test_gradients_randomness_weights_and_hooks_are_as_before() -> None:
 
 
 @pytest.mark.usefixtures("_alone")
-def test_where_it_cannot_be_done_it_is_said_and_where_it_need_not_nothing_is() -> None:
-    static = DistributedDataParallel(model(), static_graph=True)
-    assert "static_graph=True" in (prime.record_arrival(static).resume(ORDER) or "")
-    unused = DistributedDataParallel(model(), find_unused_parameters=True)
-    assert prime.record_arrival(unused).resume(ORDER) is None
-    hooked = DistributedDataParallel(model())
-    hooked.register_comm_hook({"error": 1}, lambda state, bucket: torch.futures.Future())
-    assert "communication hook" in (prime.record_arrival(hooked).resume(ORDER) or "")
-    changed = DistributedDataParallel(model())
-    assert "trainable parameters changed" in (prime.record_arrival(changed).resume(ORDER[:-1]) or "")
-
-
-@pytest.mark.usefixtures("_alone")
 def test_a_checkpoint_from_before_the_first_step_primes_nothing() -> None:
     ddp = DistributedDataParallel(model())
-    arrivals = prime.record_arrival(ddp)
+    arrivals = Arrivals(ddp)
     assert arrivals.resume(None) is None
     ddp(torch.randn(2, 3)).sum().backward()
-    assert arrivals.order is not None
+    assert arrivals.state() is not None

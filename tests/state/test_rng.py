@@ -59,3 +59,21 @@ def test_streams_can_be_taken_along_as_they_stand() -> None:
     rng.seed_step(9, 9, 9)
     rng.apply(held)
     assert draws() == first
+
+
+def test_what_is_drawn_and_seeded_inside_leaves_no_trace_in_the_streams() -> None:
+    rng.seed_step(1, 2, 3)
+    expected = draws()
+    rng.seed_step(1, 2, 3)
+    with rng.untouched():
+        rng.seed_step(4, 5, 6)
+        assert draws() != expected
+    assert draws() == expected
+
+
+def test_a_stream_that_has_no_generator_any_more_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    held = rng.capture() | {"cuda": [torch.zeros(16, dtype=torch.uint8)]}
+    monkeypatch.delitem(sys.modules, "numpy.random")
+    cuda, numpy = rng.apply(held)
+    assert "1 CUDA devices were saved, 0 are in use here" in cuda
+    assert "not imported NumPy" in numpy

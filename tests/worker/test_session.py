@@ -98,7 +98,11 @@ def test_two_ranks_killed_and_resumed_end_with_the_same_losses_and_weights(
     toy(straight)
     finished(straight, straight.launch("train.py", "14", "0"))
 
-    hook = f"if run.step == {kill_at} and os.environ['ZRUN_ATTEMPT'] == '1' and os.environ['RANK'] == '1': os.kill(os.getpid(), 9)"
+    hook = f"""
+        while run.step == {kill_at} and os.environ["ZRUN_ATTEMPT"] == "1" and os.environ["RANK"] == "1":
+            if os.path.isdir("checkpoints/step-{(kill_at - 1) // 3 * 3:06d}"): os.kill(os.getpid(), 9)
+            time.sleep(0.01)
+"""
     first = make_stage(2, settings=settings)
     toy(first, hook)
     assert first.launch("train.py", "14", "0").wait(120) != 0
@@ -241,7 +245,12 @@ def test_a_failed_save_is_loud_and_training_goes_on(make_stage: MakeStage) -> No
     stage = make_stage(2, settings=RankSettings(save_every_steps=4))
     toy(
         stage,
-        "if run.step == 6: (__import__('shutil').rmtree('checkpoints'), open('checkpoints', 'w').close()) if os.environ['RANK'] == '0' else None",
+        """
+        while run.step == 6 and os.environ["RANK"] == "0" and os.path.isdir("checkpoints"):
+            if os.path.isdir("checkpoints/step-000004"):
+                os.rename("checkpoints", "elsewhere"); open("checkpoints", "w").close()
+            time.sleep(0.01)
+""",
     )
     finished(stage, stage.launch("train.py", "9", "0"))
     for rank in (0, 1):
@@ -263,6 +272,83 @@ def test_a_quarantined_batch_is_skipped_and_told(make_stage: MakeStage) -> None:
     assert [line.split()[0][:10] for line in losses(second.out()).values()] == [
         "e0-s000001", "e0-s000002", "e0-s000004", "e0-s000005",
     ]  # fmt: skip
+
+
+def test_what_another_run_found_bad_is_left_out_by_a_run_that_begins_from_its_checkpoint(make_stage: MakeStage) -> None:
+    stage = make_stage(1)
+    toy(stage)
+    finished(stage, stage.launch("train.py", "5", "0"))
+    (fifth, third) = (losses(stage.out())[n].split()[0] for n in (5, 3))
+    settings = RankSettings(quarantined=[third, fifth], fresh=True, save_every_steps=2)
+    knows = make_stage(1, attempt=2, settings=settings)  # dies before it comes to the fifth batch
+    knows.env["ZRUN_CHECKPOINT_DIR"] = str(knows.folder / "known")
+    toy(knows, "sys.exit(3) if run.step == 4 else None")
+    assert knows.launch("train.py", "5", "0").wait() == 3
+    own = str(knows.folder / "own")
+    for attempt, resume in ((3, str(knows.folder / "known" / "step-000002")), (4, "auto")):
+        later = make_stage(1, attempt=attempt, settings=RankSettings(resume=resume, save_every_steps=1))
+        later.env |= {"ZRUN_CHECKPOINT_DIR": own, "ZRUN_JOB": "other-5678"}
+        toy(later, f"sys.exit(3) if run.step == 4 and {attempt} == 3 else None")
+        assert later.launch("train.py", "5", "0").wait() == (3 if attempt == 3 else 0), later.story()
+        assert fifth in "".join(n["message"] for n in later.notes("warning"))
+    told = {step: line.split()[0].split("-")[1] for step, line in losses(later.out()).items()}
+    assert told == {4: "s000006", 5: "s000007"}
+
+
+def test_data_that_cannot_be_sought_is_refused_before_anything_is_loaded(make_stage: MakeStage) -> None:
+    stage = make_stage(1)
+    toy(stage)
+    finished(stage, stage.launch("train.py", "2", "0"))
+    second = make_stage(1, attempt=2)
+    forgets = "Loader(Rows(), global_batch=8, sampler=Remembers())"
+    second.script(
+        TOY.replace("HOOK", "pass").replace("Loader(Rows(), global_batch=8)", forgets).replace(
+            "TOTAL,", "class Remembers:\n    n = 0\n    def __iter__(self):\n        self.n += 1\n"
+            "        return iter([self.n] * 8)\nTOTAL,", 1))  # fmt: skip
+    assert second.launch("train.py", "3", "0").wait() == 1
+    (words,) = second.notes("last-words")[-1:]
+    assert "Remembers gives another order when it is asked again" in words["message"]
+    assert not second.notes("session"), "nothing was restored"
+
+
+BAD_LOSS = """
+import sys, torch
+from zrun.worker import Loader, Session
+torch.distributed.init_process_group("gloo")
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(1, 1))
+rank = torch.distributed.get_rank()
+with Session(model=model, data=Loader(torch.zeros(400, 1), global_batch=8)) as run:
+    for batch in run.steps(total=30):
+        run.report(loss=torch.tensor(float(sys.argv[1])) if (run.step, rank) == (25, 1) else 1.0 + run.step / 100)
+        print("step", run.step, run.batch_id)
+"""
+
+
+@pytest.mark.parametrize(
+    ("loss", "factor", "words"),
+    [("nan", None, "is nan on rank 1"), ("50", 10.0, "is 50, more than 10 times the usual 1.125 on rank 1"), ("9", 10.0, "")],
+)  # fmt: skip
+def test_a_bad_loss_on_one_rank_ends_all_before_the_step_is_done(
+    make_stage: MakeStage, loss: str, factor: float | None, words: str
+) -> None:
+    settings = RankSettings(on_bad_loss="skip", bad_loss_factor=factor, save_every_steps=5)
+    stage = make_stage(2, settings=settings)
+    stage.script(BAD_LOSS)
+    assert stage.launch("train.py", loss).wait() == (1 if words else 0), stage.story()
+    for rank in (0, 1) if words else ():
+        told = stage.notes("last-words", rank)[-1]
+        assert words in told["message"]
+        assert (told["step"], told["phase"], told["batch"]) == (25, "step", told["batch"])
+        assert told["batch"] == stage.out(rank).split()[-1].strip("\x1e")
+        assert stage.deck(rank).read().completed == 24
+    assert max(f.step for f in scan(stage.folder / "checkpoints")) == (20 if words else 30)
+
+
+def test_a_script_that_tells_no_loss_is_told_so(make_stage: MakeStage) -> None:
+    stage = make_stage(1, settings=RankSettings(on_bad_loss="stop"))
+    toy(stage, "run.report = lambda **_: None")
+    finished(stage, stage.launch("train.py", "3", "0"))
+    assert [n["message"] for n in stage.notes("warning") if "sees no loss" in n["message"]]
 
 
 MICRO = """

@@ -1,26 +1,27 @@
 """What runs beside the dataset, in loader workers too: fetch samples by key, seed each one, collate each part.
 
-Randomness drawn inside `dataset[index]` (Python, NumPy, torch) is a function of (seed, epoch, index) alone: of no
+Randomness drawn inside the dataset (Python, NumPy, torch) is a function of (seed, epoch, index) alone: of no
 rank, no worker and no earlier sample. It knows nothing about cursors and orders.
 """
 
 import random
 import struct
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from hashlib import blake2b
 from typing import Any, Final
 
 import torch
 
-Key = tuple[int, int]
-"""(epoch, index)."""
+Key = tuple[int, int, int]
+"""(epoch, index, draw): `draw` is what its randomness follows from, the index itself where each comes once an epoch."""
 _KNOWN: Final = 0x7A72756E
 
 
-def sample_seed(seed: int, epoch: int, index: int) -> int:
-    """64 bits from (seed, epoch, index)."""
-    packed = struct.pack("<qqq", seed & 0x7FFFFFFFFFFFFFFF, epoch, index)
+def sample_seed(seed: int, epoch: int, draw: int) -> int:
+    """64 bits from (seed, epoch, draw)."""
+    packed = struct.pack("<qqq", seed & 0x7FFFFFFFFFFFFFFF, epoch, draw)
     return int.from_bytes(blake2b(packed, digest_size=8).digest(), "little")
 
 
@@ -31,6 +32,22 @@ def seed_sample(value: int) -> None:
     numpy = sys.modules.get("numpy")
     if numpy is not None:
         numpy.random.seed(value & 0xFFFFFFFF)
+
+
+@contextmanager
+def drawing_apart(value: int) -> Iterator[None]:
+    """Seeded inside, and outside as if nothing had been drawn."""
+    numpy = sys.modules.get("numpy")
+    before = random.getstate(), torch.default_generator.get_state()
+    numpys = numpy.random.get_state() if numpy is not None else None
+    seed_sample(value)
+    try:
+        yield
+    finally:
+        random.setstate(before[0])
+        torch.default_generator.set_state(before[1])
+        if numpy is not None:
+            numpy.random.set_state(numpys)
 
 
 class Sampled:
@@ -50,19 +67,28 @@ class Sampled:
         return len(self._dataset)
 
     def __getitem__(self, key: Key) -> Any:
-        epoch, index = key
-        seed_sample(sample_seed(self._seed, epoch, index))
-        return self._dataset[index]
+        return self._read([key])[0]
 
     def __getitems__(self, parts: list[list[Key]]) -> list[Any]:
         if not self._draws:
             before = _first_draws_to_come()
-            quiet = [self._collate([self._dataset[index] for _, index in part]) for part in parts]
+            quiet = [self._collate(self._read(part, quiet=True)) for part in parts]
             if _draw() == before:
                 return quiet
             self._draws = True
         # The collation may draw as well (masking, mixing): it goes on from the part's last sample.
-        return [self._collate([self[key] for key in part]) for part in parts]
+        return [self._collate(self._read(part)) for part in parts]
+
+    def _read(self, part: list[Key], *, quiet: bool = False) -> list[Any]:
+        runs = getattr(self._dataset, "runs", None)
+        indices = [index for _, index, _ in part]
+        samples: Iterator[Any] = map(self._dataset.__getitem__, indices) if runs is None else runs(indices)
+        found: list[Any] = []
+        for epoch, _, draw in part:
+            if not quiet:
+                seed_sample(sample_seed(self._seed, epoch, draw))
+            found.append(next(samples))
+        return found
 
 
 def _draw() -> tuple[Any, ...]:
@@ -85,6 +111,6 @@ def _first_draws_to_come() -> tuple[Any, ...]:
     return _firsts[with_numpy]
 
 
-def as_is(parts: list[Any]) -> list[Any]:
+def as_is(parts: Any) -> Any:
     """DataLoader's own collation: the parts are collated already."""
     return parts

@@ -3,7 +3,6 @@
 Knows torch's DTensor, and nothing about files, models or optimizers.
 """
 
-import hashlib
 import sys
 from dataclasses import dataclass
 from enum import StrEnum
@@ -13,7 +12,6 @@ import torch
 import torch.distributed as dist
 
 from zrun.core.errors import CheckpointError
-from zrun.state.tensor_bytes import on_cpu, view_of
 
 
 class Copies(StrEnum):
@@ -51,10 +49,6 @@ class Block:
         """The same on every rank that holds this very block."""
         return f"{self.name}@{','.join(map(str, self.offsets))}:{','.join(map(str, self.local.shape))}"
 
-    def digest(self) -> str:
-        tensor = on_cpu(self.local)
-        return hashlib.sha256(view_of(tensor)).hexdigest()[:32]
-
 
 def block_of(name: str, tensor: torch.Tensor, copies: Copies) -> Block:
     """The block this rank holds of a tensor; the whole of it unless it is a DTensor."""
@@ -81,6 +75,28 @@ def _offsets(name: str, tensor: Any) -> tuple[int, ...]:
     from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
     if any(getattr(placement, "split_factor", 1) > 1 for placement in tensor.placements):
-        raise CheckpointError(f"{name} has strided sharding (tensor parallel under fully_shard); not supported yet")
+        return _strided_offsets(name, tensor)
     _, offsets = compute_local_shape_and_global_offset(tensor.shape, tensor.device_mesh, tensor.placements)
     return tuple(min(int(offset), size) for offset, size in zip(offsets, tensor.shape, strict=True))
+
+
+def _strided_offsets(name: str, tensor: Any) -> tuple[int, ...]:
+    """Under tensor parallel fully_shard cuts what is left of each tensor: the inner mesh dimension came first.
+
+    So this rank's block is one piece, cut out of the piece of its place in the tensor parallel group.
+    """
+    begin, size = [0] * tensor.dim(), [int(length) for length in tensor.shape]
+    cuts = [(i, placement) for i, placement in enumerate(tensor.placements) if hasattr(placement, "dim")]
+    strided = [cut for cut in cuts if getattr(cut[1], "split_factor", 1) > 1]
+    for mesh_dim, placement in [cut for cut in cuts if cut not in strided] + strided[::-1]:
+        axis = placement.dim
+        parts, place = tensor.device_mesh.size(mesh_dim), tensor.device_mesh.get_local_rank(mesh_dim)
+        step = -(-size[axis] // parts)
+        first = min(place * step, size[axis])
+        begin[axis], size[axis] = begin[axis] + first, min(step, size[axis] - first)
+    local = tuple(int(length) for length in tensor.to_local().shape)
+    if tuple(size) != local:
+        raise CheckpointError(
+            f"{name} is sharded {tensor.placements} into {local}, expected {tuple(size)}; not supported"
+        )
+    return tuple(begin)

@@ -3,6 +3,7 @@
 A writer of a dead attempt that wakes up late finds a higher claim and stops. Rank 0 alone does these things.
 """
 
+import contextlib
 import json
 import secrets
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from zrun.core.durable import create_exclusive
 from zrun.core.errors import CheckpointError
 from zrun.core.manifest import CONTROL, claims, scan
 from zrun.core.private import make_folder
+from zrun.state.disk_errors import room
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +36,21 @@ def read_claims(directory: Path) -> list[Claimed]:
     return found
 
 
-def claim(directory: Path, job: str, attempt: int, resumed_from: int) -> int:
-    """Make the claim; returns the attempt's number. Attempt 0 takes the next free one (a job without an agent).
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """Of this attempt, as it was made: `device` is the file system it lies on."""
+
+    job: str
+    attempt: int
+    resumed_from: int
+    device: int
+
+    def text(self) -> bytes:
+        return json.dumps({"resumed_from": self.resumed_from, "job": self.job, "attempt": self.attempt}).encode()
+
+
+def claim(directory: Path, job: str, attempt: int, resumed_from: int) -> Claim:
+    """Make the claim. Attempt 0 takes the next free number (a job without an agent).
 
     CheckpointError if this attempt, or a newer one, was claimed before. Raises OSError.
     """
@@ -44,12 +59,41 @@ def claim(directory: Path, job: str, attempt: int, resumed_from: int) -> int:
     number = attempt or newest + 1
     if number < newest:
         raise CheckpointError(f"attempt {number} is not the newest: attempt {newest} has claimed {directory}")
-    text = json.dumps({"resumed_from": resumed_from, "job": job, "attempt": number})
+    made = Claim(job, number, resumed_from, _device(directory))
     try:
-        create_exclusive(directory / CONTROL / f"claim-{number}", text.encode())
+        create_exclusive(directory / CONTROL / f"claim-{number}", made.text())
     except FileExistsError:
         raise CheckpointError(f"attempt {number} has already claimed {directory}: is it running twice?") from None
-    return number
+    return made
+
+
+def renewed(directory: Path, made: Claim) -> bool:
+    """See to it that this attempt's claim lies where it was made; True if somebody had removed the folder.
+
+    CheckpointError if that is now another file system (what was mounted there is gone, and its mount point would be
+    filled), or if the folder is another run's by now. Raises OSError.
+    """
+    path = directory / CONTROL / f"claim-{made.attempt}"
+    if path.exists():
+        return False
+    if _device(directory) != made.device:
+        raise CheckpointError(
+            f"cannot write, the file system is gone: {directory} is no longer on the one it was on ({room(directory)})",
+            hint="mount it again; saves go on by themselves once it is there",
+        )
+    if directory.is_dir() and read_claims(directory):
+        raise CheckpointError(f"attempt {made.attempt} has lost {directory}: another run has claimed it")
+    make_folder(directory / CONTROL)
+    create_exclusive(path, made.text())
+    return True
+
+
+def _device(directory: Path) -> int:
+    """Of the folder, or of the nearest one above it that is there. Raises OSError."""
+    for folder in (directory, *directory.parents):
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            return folder.stat().st_dev
+    return 0  # a path that leads nowhere at all
 
 
 def refuse_if_overtaken(directory: Path, attempt: int) -> None:

@@ -15,10 +15,12 @@ _SHOWN: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """What a script handed over. `tensors`: name -> [dtype, *shape] of parameters and buffers."""
+    """What a script handed over. `tensors`: name -> [dtype, *shape] of parameters and buffers; `stateful`: name ->
+    class of schedulers, scalers and extras.
+    """
 
     models: list[str]
-    stateful: list[str]
+    stateful: dict[str, str]
     tensors: dict[str, list[Any]]
     optimizers: dict[str, str]
     groups: dict[str, list[list[str]]]
@@ -39,6 +41,7 @@ def differences(
     """Everything in which the checkpoint is of another model or job; the world size and strategy are not."""
     found = _parts(layout, manifest)
     found += _tensors(layout, manifest)
+    found += _kinds(layout.stateful, manifest)
     for name, kind in layout.optimizers.items():
         found += _optimizer(name, kind, layout.groups[name], manifest, names_too="parameters" not in allowed)
     found += _fingerprint(fingerprint, manifest.fingerprint)
@@ -83,6 +86,16 @@ def _tensors(layout: Layout, manifest: Manifest) -> list[Difference]:
     if total > len(lines):
         lines.append(f"and {total - len(lines)} more")
     return [Difference("parameters", "parameters: " + "; ".join(lines), frozenset(missing + changed))]
+
+
+def _kinds(stateful: Mapping[str, str], manifest: Manifest) -> list[Difference]:
+    """A scheduler takes any other scheduler's state without a word, and then follows neither."""
+    saved = {name: manifest.values.get(f"kind/{name}", kind) for name, kind in stateful.items()}
+    return [
+        Difference(name, f"{name}: saved {saved[name]}, now {kind}", frozenset({name}))
+        for name, kind in stateful.items()
+        if name in manifest.values and saved[name] != kind
+    ]
 
 
 def _bare(name: str) -> str:

@@ -14,6 +14,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from zrun.core.errors import CheckpointError
+from zrun.state.comm_hooks import keeps_equal
 
 _WRAPPED: Final = ("_orig_mod", "_checkpoint_wrapped_module")
 """Children that a wrapper alone has: their name is no part of a parameter's name."""
@@ -59,6 +60,8 @@ class _Around:
     def keeps(self, name: str) -> bool:
         if dist.get_world_size(self.ddp.process_group) != dist.get_world_size():
             return False  # ranks of other groups may hold another tensor of the same name
+        if not keeps_equal(self.ddp):
+            return False  # such a hook may leave each rank with parameters of its own
         return name.removeprefix(f"{self.name}.") not in self.ddp.parameters_to_ignore
 
 

@@ -12,12 +12,13 @@ from torch import nn
 from torch.optim import Optimizer
 
 from zrun.core.errors import CheckpointError
-from zrun.state import prime
 from zrun.state.blocks import Block, Copies, block_of, is_sharded
+from zrun.state.ddp_state import DdpState
 from zrun.state.fits import Layout
 from zrun.state.names import Named, named
 from zrun.state.optimizer import OptimizerPart, kind_of
 from zrun.state.source import Source
+from zrun.state.streams import Streams
 from zrun.state.tensor_bytes import dtype_name
 from zrun.state.values import decode, encode
 
@@ -36,10 +37,32 @@ def _by_name(kind: str, given: Any) -> dict[str, Any]:
     return {kind: given}
 
 
+class _Generator:
+    """A torch.Generator of the script's as something with a state_dict."""
+
+    def __init__(self, generator: torch.Generator) -> None:
+        self._generator = generator
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"state": self._generator.get_state()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._generator.set_state(state["state"])
+
+
+def _stateful(value: Any) -> Any:
+    return _Generator(value) if isinstance(value, torch.Generator) else value
+
+
+def _kind(value: Any) -> str:
+    return type(value).__qualname__.lstrip("_")
+
+
 class Parts:
     """What Session was handed: single objects, lists, or dicts of names. Made on every rank before training begins.
 
-    From now on the arrival order of each DDP's first gradients is noted (zrun.state.prime).
+    From now on the arrival order of each DDP's first gradients is noted (zrun.state.arrivals). With `streams` the
+    script's own random streams are part of the state.
     """
 
     def __init__(
@@ -49,8 +72,9 @@ class Parts:
         schedulers: Any = None,
         scalers: Any = None,
         extras: Mapping[str, Any] | None = None,
+        streams: Streams | None = None,
     ) -> None:
-        extra = _by_name("extra", dict(extras or {}))
+        extra = _by_name("extra", {key: _stateful(value) for key, value in (extras or {}).items()})
         self.models: dict[str, nn.Module] = _by_name("model", model) | {
             name: value for name, value in extra.items() if isinstance(value, nn.Module)
         }
@@ -65,10 +89,14 @@ class Parts:
                 raise CheckpointError(
                     f"{name} is a {type(value).__qualname__} without state_dict() and load_state_dict()"
                 )
-        self._arrivals: dict[str, prime.Arrivals] = {}
-        for part, held in self._named().items():
-            for name, ddp in held.ddp.items():
-                self._arrivals[f"{part}/{name}"] = prime.record_arrival(ddp)
+        self._streams = streams
+        self._ddp = [
+            DdpState(f"{part}/{name}", ddp) for part, held in self._named().items() for name, ddp in held.ddp.items()
+        ]
+
+    def obstacles(self) -> list[str]:
+        """Why a resume cannot be exact, as far as it is known before the first step."""
+        return [text for ddp in self._ddp for text in ddp.obstacles()]
 
     def _named(self) -> dict[str, Named]:
         for model in self.models.values():
@@ -109,10 +137,12 @@ class Parts:
         for name, stateful in self.stateful.items():
             loose = {}
             values[name] = encode(stateful.state_dict(), name, loose)
+            values[f"kind/{name}"] = _kind(stateful)
             blocks += [block_of(key, tensor, Copies.OWN) for key, tensor in loose.items()]
-        for name, arrivals in self._arrivals.items():
-            if arrivals.order is not None:
-                values[f"arrival/{name}"] = list(arrivals.order)
+        for ddp in self._ddp:
+            ddp.save(blocks, values)
+        if self._streams is not None:
+            self._streams.save(blocks, values)
         _refuse_doubles(blocks)
         return blocks, values
 
@@ -122,7 +152,7 @@ class Parts:
         tensors = {f"{part}/{name}": tensor for part, model in held.items() for name, tensor in _tensors_of(model)}
         return Layout(
             models=list(self.models),
-            stateful=list(self.stateful),
+            stateful={name: _kind(value) for name, value in self.stateful.items()},
             tensors={name: [dtype_name(t.dtype, name), *map(int, t.shape)] for name, t in tensors.items()},
             optimizers={name: kind_of(optimizer) for name, optimizer in self.optimizers.items()},
             groups={part.name: part.names() for part in self._optimizer_parts(held)},
@@ -151,15 +181,12 @@ class Parts:
             if name not in skip:
                 stateful.load_state_dict(decode(source.values[name], source.whole))
 
-    def prime(self, values: Mapping[str, Any]) -> list[str]:
-        """After a load, on every rank: let each DDP build the buckets it had. Returns warnings. Collective."""
-        warnings: list[str] = []
-        for name, arrivals in self._arrivals.items():
-            order = values.get(f"arrival/{name}")
-            problem = arrivals.resume(order)
-            if problem:
-                warnings.append(problem)
-        return warnings
+    def resume(self, source: Source) -> list[str]:
+        """The last thing after a load, on every rank: each DDP builds the buckets it had, then random streams go on
+        where they were. Returns what is not as it was. Collective.
+        """
+        told = [text for ddp in self._ddp for text in ddp.resume(source)]
+        return told + (self._streams.resume(source) if self._streams else [])
 
 
 def _tensors_of(model: Named) -> list[tuple[str, torch.Tensor]]:

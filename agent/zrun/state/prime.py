@@ -1,20 +1,22 @@
 """DDP's bucket trap: after its first backward DDP sorts gradients into new buckets by their order of arrival.
 
 At three ranks and more the buckets decide in which order numbers are summed, so a resumed run, whose DDP is new,
-would differ in the last bits. The order of arrival is noted in the first step and kept with the state; on restore one
-backward of zeros through the parameters in that order lets DDP build the same buckets. No code of the user runs.
+would differ in the last bits. On restore a backward of zeros through the parameters, in the order noted in the first
+step (zrun.state.arrivals), lets DDP build the same buckets. No code of the user runs. Knows nothing of checkpoints.
 """
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.hooks import RemovableHandle
 
-_INEXACT: Final = "a resumed run may differ from an undisturbed one in the last bits at 3 ranks and more"
+from zrun.state.comm_hooks import unknown_state
+
+INEXACT: Final = "a resumed run may differ from an undisturbed one in the last bits at 3 ranks and more"
 
 
 def parameters(ddp: DistributedDataParallel) -> dict[str, nn.Parameter]:
@@ -30,85 +32,40 @@ def obstacle(ddp: DistributedDataParallel) -> str | None:
     """Why this DDP cannot be primed; "" where it need not be, because it never rebuilds its buckets."""
     if ddp._use_python_reducer:  # noqa: SLF001 - it has no public name
         return ""
-    if ddp.static_graph:
-        return f"DDP(static_graph=True) delays its first reduction and cannot be primed: {_INEXACT}"
-    if ddp.find_unused_parameters:
+    if ddp.find_unused_parameters and not ddp.static_graph:
         return ""
     if ddp.mixed_precision is not None:
-        return f"DDP(mixed_precision=...) cannot be primed: {_INEXACT}"
-    if any(not _stateless(state) for _, state in ddp._comm_hooks):  # noqa: SLF001 - it has no public name
-        return f"DDP has a communication hook with a state of its own and is not primed: {_INEXACT}"
-    if any(getattr(module, "sparse", False) for module in ddp.module.modules()):
-        return f"DDP has sparse gradients and is not primed: {_INEXACT}"
+        return f"DDP(mixed_precision=...) cannot be primed: {INEXACT}"
+    if any(hasattr(parameter, "_in_backward_optimizers") for parameter in ddp.module.parameters()):
+        return f"DDP with an optimizer that runs inside backward cannot be primed: {INEXACT}"
+    state = unknown_state(ddp)
+    if state is not None:
+        return f"DDP has a communication hook with a state of its own ({state}) and is not primed: {INEXACT}"
     return None
 
 
-def _stateless(state: object) -> bool:
-    return state is None or isinstance(state, torch.distributed.ProcessGroup)
-
-
-class Arrivals:
-    """The order in which one DDP's gradients came in its first synchronised backward; None until then."""
-
-    def __init__(self, ddp: DistributedDataParallel) -> None:
-        self._ddp = ddp
-        self.order: list[str] | None = None
-        self._seen: list[str] = []
-        self._hooks: list[RemovableHandle] = []
-        if obstacle(ddp) is None:
-            held = parameters(ddp)
-            for name, parameter in held.items():
-                hook = self._hook(name, len(held))
-                self._hooks.append(parameter.register_post_accumulate_grad_hook(hook))  # type: ignore[no-untyped-call]
-
-    def _hook(self, name: str, count: int) -> Callable[[torch.Tensor], None]:
-        def arrived(_: torch.Tensor) -> None:
-            # Under no_sync() nothing is reduced, and DDP does not count these arrivals either.
-            if self.order is None and self._ddp.require_backward_grad_sync and name not in self._seen:
-                self._seen.append(name)
-                if len(self._seen) == count:
-                    self.order = self._seen
-                    self._forget()
-
-        return arrived
-
-    def _forget(self) -> None:
-        for hook in self._hooks:
-            hook.remove()
-        self._hooks = []
-
-    def resume(self, order: Sequence[str] | None) -> str | None:
-        """Prime this DDP for a saved order, which is kept from now on. Returns a warning or None. Collective."""
-        if order is None:
-            return None
-        problem = obstacle(self._ddp)
-        if problem is None:
-            held = parameters(self._ddp)
-            if sorted(held) != sorted(order):
-                return f"the trainable parameters changed since the checkpoint: {_INEXACT}"
-            self._forget()
-            self.order = list(order)
-            prime(self._ddp, order)
-        return problem or None
-
-
-def record_arrival(ddp: DistributedDataParallel) -> Arrivals:
-    """Note the order from now on; the hooks go away by themselves after the first synchronised backward."""
-    return Arrivals(ddp)
+def matters(ddp: DistributedDataParallel) -> bool:
+    """Two numbers have the same sum in either order; three have not."""
+    return dist.get_world_size(ddp.process_group) > 2
 
 
 class _Next(torch.autograd.Function):
     """One link of a chain: its backward gives the parameter a zero gradient, then goes on to the next link."""
 
     @staticmethod
-    def forward(ctx: Any, parameter: torch.Tensor, after: torch.Tensor) -> torch.Tensor:
+    def forward(ctx: Any, parameter: torch.Tensor, after: torch.Tensor, sparse: bool) -> torch.Tensor:
         ctx.save_for_backward(parameter)
+        ctx.sparse = sparse
         return after.clone()
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, None]:
         (parameter,) = ctx.saved_tensors
-        return torch.zeros_like(parameter), gradient
+        if not ctx.sparse:
+            return torch.zeros_like(parameter), gradient, None
+        nowhere = torch.zeros((1, 0), dtype=torch.int64, device=parameter.device)
+        nothing = parameter.new_zeros((0, *parameter.shape[1:]))
+        return torch.sparse_coo_tensor(nowhere, nothing, parameter.shape, check_invariants=False), gradient, None
 
 
 @contextlib.contextmanager
@@ -131,12 +88,48 @@ def _untouched(held: Iterable[nn.Parameter]) -> Iterator[None]:
                 hooks.update(content)
 
 
+def _sparse(ddp: DistributedDataParallel) -> set[int]:
+    """ids of the parameters whose gradients are sparse, which the reducer expects to come so."""
+    kinds = (nn.Embedding, nn.EmbeddingBag)
+    return {id(module.weight) for module in ddp.module.modules() if isinstance(module, kinds) and module.sparse}
+
+
 def prime(ddp: DistributedDataParallel, order: Sequence[str]) -> None:
     """Let gradients of zero arrive in `order`; .grad is as it was afterwards. Collective: every rank, same moment."""
-    held = parameters(ddp)
-    with _untouched(held.values()), torch.enable_grad():
+    with _untouched(parameters(ddp).values()):
         ddp.reducer.prepare_for_backward([])
+        _zeros(ddp, order)
+
+
+def prime_static(ddp: DistributedDataParallel, counts: Mapping[str, int], order: Sequence[str] | None) -> None:
+    """The same for DDP(static_graph=True), which learns in its first backward how often each gradient comes, and sorts
+    its buckets by the second. `counts`: of the first; `order`: of the second, None if there was none yet.
+    """
+    with _untouched(parameters(ddp).values()):
+        ddp.reducer.prepare_for_backward([])
+        for names in _rounds(counts, list(counts)):
+            _zeros(ddp, names)
+        # What torch does at the end of that first backward, and never again.
+        ddp._static_graph_delay_allreduce_enqueued = True  # noqa: SLF001 - it has no public name
+        ddp.reducer._delay_all_reduce()  # type: ignore[attr-defined]  # noqa: SLF001 - it has no public name
+        if order is not None:
+            for parameter in parameters(ddp).values():
+                parameter.grad = None
+            ddp.reducer.prepare_for_backward([])
+            for names in _rounds(counts, order):
+                _zeros(ddp, names)
+
+
+def _rounds(counts: Mapping[str, int], order: Sequence[str]) -> list[list[str]]:
+    """Which gradients come in each of several backwards, so that each comes its times and the last in `order`."""
+    most = max(counts.values(), default=0)
+    return [[name for name in order if counts[name] >= left] for left in range(most, 0, -1)]
+
+
+def _zeros(ddp: DistributedDataParallel, order: Sequence[str]) -> None:
+    held, sparse = parameters(ddp), _sparse(ddp)
+    with torch.enable_grad():
         chain = torch.zeros((), requires_grad=True)
         for name in reversed(order):
-            chain = _Next.apply(held[name], chain)  # type: ignore[no-untyped-call]
+            chain = _Next.apply(held[name], chain, id(held[name]) in sparse)  # type: ignore[no-untyped-call]
         chain.backward()  # type: ignore[no-untyped-call]

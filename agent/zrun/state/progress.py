@@ -38,3 +38,15 @@ class Saved:
     seconds: float
     pruned: list[int] = field(default_factory=list)
     """Steps of older checkpoints that were then deleted; known on rank 0 only."""
+
+
+@dataclass(slots=True)
+class Outcome:
+    """One requested save: neither `saved` nor `error` while it is in flight."""
+
+    step: int
+    batch: str | None
+    blocked_s: float = 0.0
+    """How long training stood still for its copy."""
+    saved: Saved | None = None
+    error: BaseException | None = None

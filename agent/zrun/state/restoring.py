@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from zrun.core.errors import CheckpointError
-from zrun.core.manifest import MANIFEST, Manifest, claims, scan
+from zrun.core.errors import CheckpointError, DamagedError
+from zrun.core.manifest import MANIFEST, Manifest, claims, mark_damaged, scan
 from zrun.state import commit
 from zrun.state.agree import Agreement
 from zrun.state.fits import Difference, differences
@@ -20,6 +20,11 @@ from zrun.state.source import RANKS, Source
 from zrun.state.values import decode
 
 _ANEW: Final = "start anew with --fresh, or name one with checkpoint.resume: PATH"
+
+_LISTED: Final = 8
+_OWN_NAMES: Final = {"progress": "run.state"}
+_SAID_APART: Final = ("rng/", "hook/", "arrival/")
+"""What of them is not taken over from rank 0, or where only rank 0's ever counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,14 +108,26 @@ class Restorer:
             return reason
         self._refuse(path, unfit)
         skip = frozenset(name for difference in unfit for name in difference.skip)
+        damaged = False
         try:
             with Source(path, manifest, self._agreement.rank, self._agreement.world_size) as source:
                 parts.load(source, skip)
         except (OSError, CheckpointError) as error:
-            flaw = str(error)
+            flaw, damaged = str(error), isinstance(error, DamagedError)
         except Exception as error:  # a load_state_dict of the user's; the other ranks wait to hear
             flaw = f"{type(error).__name__}: {error}"
-        return self._agree(flaw)
+        reason = self._agree(flaw)
+        if reason is not None:
+            self._mark(path, manifest, reason, damaged=damaged)
+        return reason
+
+    def _mark(self, path: Path, manifest: Manifest, reason: str, *, damaged: bool) -> None:
+        """So that no retention counts it among the good ones, and nobody loads half of it again."""
+        if any(self._agreement.gather(damaged)) and self._agreement.rank == 0:
+            try:
+                mark_damaged(path, manifest, reason)
+            except OSError as error:
+                self._tell(f"{path.name} is damaged, and cannot be marked so: {error}")
 
     def _agree(self, flaw: str | None) -> str | None:
         failed = self._agreement.problems(flaw)
@@ -132,14 +149,14 @@ class Restorer:
     def _finish(self, path: Path, parts: Parts) -> Progress:
         manifest = Manifest.from_json((path / MANIFEST).read_text())
         with Source(path, manifest, self._agreement.rank, self._agreement.world_size) as source:
-            for warning in parts.prime(source.values):
+            for warning in parts.resume(source):
                 self._tell(warning)
             held = decode(source.values["progress"], source.whole)
-        own = manifest.values.get(RANKS, {})
+        own = _own(manifest)
         if own and manifest.world_size != self._agreement.world_size:
-            keys = sorted({key for values in own.values() for key in values})
+            listed = ", ".join(own[:_LISTED]) + (f" and {len(own) - _LISTED} more" if len(own) > _LISTED else "")
             self._tell(
-                f"saved by {manifest.world_size} ranks, which had values of their own; rank 0's are used: {keys}"
+                f"saved by {manifest.world_size} ranks, which had values of their own; rank 0's are used: {listed}"
             )
         return Progress(
             step=manifest.step,
@@ -149,6 +166,13 @@ class Restorer:
             quarantined=held["quarantined"],
             strategy=manifest.strategy,
         )
+
+
+def _own(manifest: Manifest) -> list[str]:
+    """What was not the same on all ranks that saved it, by name."""
+    values = {key for rank in manifest.values.get(RANKS, {}).values() for key in rank}
+    tensors = {name.partition("#")[0] for name in manifest.tensors if "#" in name}
+    return sorted(_OWN_NAMES.get(key, key) for key in values | tensors if not key.startswith(_SAID_APART))
 
 
 def _seen(folder: Path, own: str | None = None) -> list[list[Any]]:

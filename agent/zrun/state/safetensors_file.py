@@ -1,7 +1,7 @@
 """Files of the safetensors format, written and read with the standard library and torch alone.
 
 A file is eight bytes of header length, a JSON header, and the tensors' bytes without a gap. Digests are taken on the
-way: one for each tensor, one for the whole file. Knows nothing about ranks, steps or manifests.
+way: one for each tensor, one for what comes before them. Knows nothing about ranks, steps or manifests.
 """
 
 import hashlib
@@ -12,19 +12,18 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import torch
 
-from zrun.core.errors import CheckpointError
+from zrun.core.errors import CheckpointError, DamagedError
+from zrun.core.safetensors import HEADER_LIMIT, Entry, header, in_order
+from zrun.state.kill_points import reached
 from zrun.state.tensor_bytes import dtype_name, dtype_of, on_cpu, view_of
 
 ALGORITHM: Final = "sha256"
 """The fastest sound one in hashlib where the processor has SHA instructions: 2.0 GB/s against 1.3 of blake2b."""
 _BLOCK: Final = 4 << 20
-_ALIGN: Final = 64
-_HEADER_LIMIT: Final = 100_000_000
-"""The library refuses longer headers, so do we."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +37,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What `write` made; digests are `algorithm:hex`."""
+    """What `write` made; digests are `algorithm:hex`, `digest` that of the bytes before the first tensor."""
 
     bytes: int
     digest: str
@@ -56,55 +55,46 @@ class Stored:
 
 
 def write(path: Path, tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str] | None = None) -> Written:
-    """Make `path` (FileExistsError if it is there), fsync it, and say what is in it. Raises OSError."""
-    order = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))
-    header = _header(order, tensors, metadata or {})
-    whole = hashlib.new(ALGORITHM)
-    spans: dict[str, Span] = {}
+    """Make `path` (FileExistsError if it is there), fsync it, and say what is in it. Raises OSError.
+
+    Of tensors that are not contiguous, or not on the CPU, a copy is held meanwhile.
+    """
+    entries = in_order(_entry(name, tensor) for name, tensor in tensors.items())
+    head = header(entries, metadata or {})
+    held = {entry.name: on_cpu(tensors[entry.name]) for entry in entries}
+    views = {name: view_of(tensor) for name, tensor in held.items()}
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    # The file's digest runs beside the tensor's and the write: hashlib lets go of the GIL.
-    with os.fdopen(handle, "wb", buffering=0) as file, ThreadPoolExecutor(1, "zrun-digest") as beside:
-        whole.update(header)
-        _write_all(file.fileno(), memoryview(header))
-        at = len(header)
-        for name in order:
-            own = hashlib.new(ALGORITHM)
-            tensor = on_cpu(tensors[name])
-            view = view_of(tensor)
-            for begin in range(0, len(view), _BLOCK):
-                block = view[begin : begin + _BLOCK]
-                pending = beside.submit(whole.update, block)
-                try:
-                    own.update(block)
-                    _write_all(file.fileno(), block)
-                finally:
-                    pending.result()
-            spans[name] = Span(at, at + len(view), f"{ALGORITHM}:{own.hexdigest()}")
-            at += len(view)
-        os.fsync(file.fileno())
-    return Written(at, f"{ALGORITHM}:{whole.hexdigest()}", spans)
+    beside = ThreadPoolExecutor(1, "zrun-digest")  # hashlib lets go of the GIL: digests are taken beside the writes
+    with os.fdopen(handle, "wb", buffering=0) as file:
+        try:
+            pending = {name: beside.submit(hashlib.new, ALGORITHM, view) for name, view in views.items()}
+            _write_all(file.fileno(), memoryview(head))
+            half = sum(map(len, views.values())) // 2
+            for view in views.values():
+                _write_all(file.fileno(), view)
+                if 0 <= half < len(view):
+                    reached("write")
+                half -= len(view)
+            reached("fsync")
+            os.fsync(file.fileno())
+            digests = {name: taken.result().hexdigest() for name, taken in pending.items()}
+        finally:
+            beside.shutdown(cancel_futures=True)  # after a failed write nobody wants the rest
+    spans: dict[str, Span] = {}
+    at = len(head)
+    for name, view in views.items():
+        spans[name] = Span(at, at + len(view), f"{ALGORITHM}:{digests[name]}")
+        at += len(view)
+    return Written(at, f"{ALGORITHM}:{hashlib.new(ALGORITHM, head).hexdigest()}", spans)
 
 
-def _header(order: list[str], tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str]) -> bytes:
-    entries: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
-    at = 0
-    for name in order:
-        tensor = tensors[name]
-        size = tensor.numel() * tensor.element_size()
-        entries[name] = {
-            "dtype": dtype_name(tensor.dtype, name), "shape": list(tensor.shape), "data_offsets": [at, at + size],
-        }  # fmt: skip
-        at += size
-    text = json.dumps(entries, separators=(",", ":"), ensure_ascii=False).encode()
-    text += b" " * (-(8 + len(text)) % _ALIGN)
-    if len(text) > _HEADER_LIMIT:
-        raise CheckpointError(f"{len(order)} tensors need a header of {len(text)} bytes; the format allows 100 MB")
-    return struct.pack("<Q", len(text)) + text
+def _entry(name: str, tensor: torch.Tensor) -> Entry:
+    return Entry(name, dtype_name(tensor.dtype, name), list(tensor.shape), tensor.numel() * tensor.element_size())
 
 
 def _write_all(handle: int, view: memoryview) -> None:
     while len(view):
-        view = view[os.write(handle, view) :]
+        view = view[os.write(handle, view[:_BLOCK]) :]
 
 
 def read_header(path: Path) -> tuple[dict[str, Stored], dict[str, str]]:
@@ -113,7 +103,7 @@ def read_header(path: Path) -> tuple[dict[str, Stored], dict[str, str]]:
         with path.open("rb") as file:
             size = os.fstat(file.fileno()).st_size
             (length,) = struct.unpack("<Q", file.read(8))
-            if length > min(_HEADER_LIMIT, size - 8):
+            if length > min(HEADER_LIMIT, size - 8):
                 raise CheckpointError(f"{path.name}: header of {length} bytes in a file of {size}")
             value = json.loads(file.read(length))
         metadata = value.pop("__metadata__", {})
@@ -151,6 +141,8 @@ def read_into(handle: int, start: int, end: int, target: torch.Tensor, digest: s
     if len(view) != end - start:
         raise CheckpointError(f"{what}: {end - start} bytes stored where {len(view)} are needed")
     check = Check(digest, what)
+    if hasattr(os, "posix_fadvise"):  # the disk works while digests are taken
+        os.posix_fadvise(handle, start, end - start, os.POSIX_FADV_WILLNEED)
     at = 0
     while at < len(view):
         got = os.preadv(handle, [view[at : at + _BLOCK]], start + at)
@@ -177,7 +169,7 @@ class Check:
 
     def finish(self) -> None:
         if self._hash.hexdigest() != self._wanted:
-            raise CheckpointError(f"{self._what}: digest mismatch, its bytes are not the ones that were written")
+            raise DamagedError(f"{self._what}: digest mismatch, its bytes are not the ones that were written")
 
 
 def read(path: Path) -> dict[str, torch.Tensor]:

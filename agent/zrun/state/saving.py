@@ -1,13 +1,13 @@
-"""One collective save: agree who writes what, write, agree again, and let rank 0 publish.
+"""One save of one rank: copied while training stands still, written and committed by all ranks in the background.
 
-No rank goes on before all know how it ended; if one fails, all raise and nothing changed under a final name.
+No rank ends it before all know how it ended; if one fails, it failed for all and nothing changed under a final name.
 """
 
-import hashlib
 import json
 import platform
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -18,13 +18,16 @@ from zrun.core.errors import CheckpointError
 from zrun.core.manifest import Chunk, Manifest, ShardFile, TensorEntry, folder_name
 from zrun.state import claims, commit
 from zrun.state.agree import Agreement
-from zrun.state.blocks import Block, Copies
+from zrun.state.blocks import Block
+from zrun.state.claims import Claim
+from zrun.state.disk_errors import DiskFullError, explained
+from zrun.state.division import Divider, Division, decided, sha
+from zrun.state.kill_points import reached
 from zrun.state.progress import Progress
 from zrun.state.safetensors_file import write
 from zrun.state.source import RANKS
+from zrun.state.staging import Buffers
 from zrun.state.tensor_bytes import dtype_name
-from zrun.state.values import encode
-from zrun.state.writers import Held, assign
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,132 +36,139 @@ class Stamp:
 
     job: str
     name: str
-    attempt: int
     fingerprint: dict[str, Any]
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """What training need not stand still for any more. `problem`: why this rank could not copy."""
+
+    blocks: dict[int, Block]
+    """The copies."""
+    division: Division
+    values: dict[str, Any]
+    progress: Progress
+    problem: str | None
+
+
 class Saver:
-    """Saves one rank's blocks into `directory`; keeps the division of work from one save to the next."""
+    """Saves one rank's blocks into `directory`. `front` is used on the training thread, `back` in the background."""
 
-    directory: Path
-    agreement: Agreement
-    warn: Callable[[str], None]
-    _plans: dict[tuple[str, ...], dict[int, str]] = field(default_factory=dict)
+    def __init__(
+        self, directory: Path, front: Agreement, back: Agreement, cores: int, warn: Callable[[str], None]
+    ) -> None:
+        self.directory = directory
+        self.back = back
+        self.divider = Divider(front)
+        self.doing = ""
+        """What the background is at, in words."""
+        self._buffers = Buffers(cores)
+        self._warn = warn
 
-    def save(self, blocks: list[Block], values: dict[str, Any], progress: Progress, stamp: Stamp) -> tuple[Path, int]:
-        """(folder, bytes). Collective. CheckpointError on every rank if any failed; a dead peer is a RuntimeError."""
-        mine, merged = self._divide(blocks, values)
-        needed = sum(self.agreement.gather(sum(blocks[i].bytes for i in mine)))
-        unfinished = self.directory / f"{folder_name(progress.step)}.attempt-{stamp.attempt}.tmp"
-        self._first(lambda: commit.begin(self.directory, progress.step, stamp.attempt, needed, self.warn))
+    def stage(self, blocks: Sequence[Block], values: dict[str, Any], progress: Progress, problem: str | None) -> Staged:
+        """Copy what this rank is to write. Collective. CheckpointError on every rank if any has a `problem`."""
+        division = self.divider.divide(blocks, problem)
+        copied: dict[int, Block] = {}
+        failed = None
         try:
-            written = self._write(unfinished, blocks, mine, progress.step)
-            final = self._first(lambda: self._publish(unfinished, written, merged, progress, stamp))
+            copies = self._buffers.copy({index: blocks[index] for index in division.copied})
+            copied = {index: replace(blocks[index], local=copy) for index, copy in copies.items()}
+        except CheckpointError as error:
+            failed = str(error)  # the others are told in the background
+        reached("copy")
+        return Staged(copied, division, values, progress, failed)
+
+    def commit(self, staged: Staged, stamp: Stamp, claim: Claim) -> tuple[Path, int]:
+        """(folder, bytes). Collective, in the background.
+
+        CheckpointError on every rank if any failed; a dead peer is a RuntimeError.
+        """
+        self.doing = "agrees with the other ranks"
+        values = self._merged(staged)
+        mine = decided(self.back, staged.division, {index: b.local for index, b in staged.blocks.items()})
+        blocks = {name: staged.blocks[index] for index, name in mine.items()}
+        needed = sum(self.back.numbers(sum(block.bytes for block in blocks.values())))
+        step = staged.progress.step
+        unfinished = self.directory / f"{folder_name(step)}.attempt-{claim.attempt}.tmp"
+        self._first(lambda: self._begin(step, needed, claim))
+        try:
+            self.doing = "writes"
+            written = self._write(unfinished, blocks, step)
+            self.doing = "commits"
+            final = self._first(lambda: self._publish(unfinished, written, values, staged.progress, stamp, claim))
         except CheckpointError:
             self._drop(unfinished)
             raise
-        return Path(str(final)), sum(shard["bytes"] for shard, _ in written if shard)
+        return Path(final), sum(shard["bytes"] for shard, _ in written if shard)
+
+    def _merged(self, staged: Staged) -> dict[str, Any]:
+        """The values of all ranks in one."""
+        seen = self.back.gather([staged.problem, sha(staged.values)])
+        _raise_if({rank: ["", "CheckpointError", entry[0], ""] for rank, entry in enumerate(seen) if entry[0]})
+        if len({entry[1] for entry in seen}) == 1:
+            return staged.values
+        return merge(self.back.gather(staged.values))
 
     def _first(self, act: Callable[[], Path]) -> str:
         """Let rank 0 act; its failure becomes everybody's."""
-        answer: list[str] = ["", "", ""]
-        if self.agreement.rank == 0:
+        answer = ["", "", "", ""]
+        if self.back.rank == 0:
             answer = _outcome(act, self.directory)
-        answer = self.agreement.from_first(answer)
-        _raise_if({0: answer} if answer[1] else {})
-        return answer[0]
+        made, *failure = self.back.from_first(answer)
+        _raise_if({0: [made, *failure]} if failure[0] else {})
+        return str(made)
 
-    def _divide(self, blocks: list[Block], values: dict[str, Any]) -> tuple[dict[int, str], dict[str, Any]]:
-        """(index of each block this rank writes -> its name, the values of all ranks in one)."""
-        if self.agreement.world_size == 1:
-            return {index: block.name for index, block in enumerate(blocks)}, values
-        outcome: list[Held] = []
-        problem = None
-        try:
-            outcome = [_held(block) for block in blocks]
-        except CheckpointError as error:
-            problem = str(error)
-        layout = [[h.name, h.whole, h.place, h.bytes, h.copies] for h in outcome]
-        seen = self.agreement.gather(
-            [problem, _sha(layout), _sha([[h.name, h.digest] for h in outcome if h.digest]), _sha(values)]
-        )
-        _raise_if({rank: ["", "CheckpointError", str(entry[0])] for rank, entry in enumerate(seen) if entry[0]})
-        merged = values
-        if len({entry[3] for entry in seen}) > 1:
-            merged = merge(self.agreement.gather(values))
-        key = tuple(entry[1] for entry in seen)
-        if len({entry[2] for entry in seen}) > 1:
-            return self._plan(outcome), merged
-        if key not in self._plans:
-            alike = len(set(key)) == 1
-            self._plans = {key: assign([outcome] * len(seen))[self.agreement.rank] if alike else self._plan(outcome)}
-        return self._plans[key], merged
+    def _begin(self, step: int, needed: int, claim: Claim) -> Path:
+        if claims.renewed(self.directory, claim):
+            self._warn(f"{self.directory} was removed while the job ran; it is made again")
+        return commit.begin(self.directory, step, claim.attempt, needed, self._warn)
 
-    def _plan(self, mine: list[Held]) -> dict[int, str]:
-        all_of_them = self.agreement.gather([list(asdict(h).values()) for h in mine])
-        return assign([[Held(*fields) for fields in rank] for rank in all_of_them])[self.agreement.rank]
-
-    def _write(self, unfinished: Path, blocks: list[Block], mine: dict[int, str], step: int) -> list[Any]:
+    def _write(self, unfinished: Path, blocks: dict[str, Block], step: int) -> list[Any]:
         """Every rank's [file, chunks], after all of them are on disk."""
-        rank = self.agreement.rank
+        rank = self.back.rank
         made: list[Any] = [None, []]
 
         def act() -> Path:
-            if mine:
-                made[:] = _write_shard(unfinished, rank, {name: blocks[i] for i, name in mine.items()}, step)
+            if blocks:
+                made[:] = _write_shard(unfinished, rank, blocks, step)
             return unfinished
 
         outcome = _outcome(act, unfinished)
-        gathered = self.agreement.gather([outcome, made])
+        reached("part")
+        gathered = self.back.gather([outcome, made])
         _raise_if({rank: entry[0] for rank, entry in enumerate(gathered) if entry[0][1]})
         return [entry[1] for entry in gathered]
 
     def _publish(
-        self, unfinished: Path, written: list[Any], values: dict[str, Any], progress: Progress, stamp: Stamp
-    ) -> Path:
-        claims.refuse_if_overtaken(self.directory, stamp.attempt)
+        self, unfinished: Path, written: list[Any], values: dict[str, Any], progress: Progress, stamp: Stamp,
+        claim: Claim,
+    ) -> Path:  # fmt: skip
+        claims.refuse_if_overtaken(self.directory, claim.attempt)
         manifest = Manifest(
             job=stamp.job,
             name=stamp.name,
-            attempt=stamp.attempt,
+            attempt=claim.attempt,
             step=progress.step,
             batch=progress.batch,
-            world_size=self.agreement.world_size,
+            world_size=self.back.world_size,
             strategy=progress.strategy,
             saved_at=datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
             files=[ShardFile(**shard) for shard, _ in written if shard],
             tensors=_entries([chunk for _, chunks in written for chunk in chunks]),
-            values=values
-            | {"progress": encode({"run_state": progress.run_state, "quarantined": progress.quarantined}, "progress")},
+            values=values,
             cursor=progress.cursor,
             fingerprint=stamp.fingerprint,
             versions={"torch": torch.__version__, "python": platform.python_version()},
         )
-        return commit.publish(unfinished, manifest, self.warn)
+        return commit.publish(unfinished, manifest, self._warn)
 
     def _drop(self, unfinished: Path) -> None:
-        if self.agreement.rank == 0 and unfinished.exists():
+        """At once and not by way of the trash: on a full disk there may be no room for another folder."""
+        if self.back.rank == 0 and unfinished.exists():
             try:
-                commit.discard(self.directory, unfinished)
+                shutil.rmtree(unfinished)
             except OSError as error:
-                self.warn(f"{unfinished} could not be removed: {error}")
-
-
-def _held(block: Block) -> Held:
-    own = block.copies is Copies.OWN
-    return Held(
-        block.name,
-        f"{dtype_name(block.local.dtype, block.name)}{list(block.shape)}",
-        f"{list(block.offsets)}:{list(block.local.shape)}",
-        block.bytes,
-        block.copies.value,
-        block.digest() if own else "",
-    )
-
-
-def _sha(value: Any) -> str:
-    return hashlib.sha256(json.dumps(value, separators=(",", ":")).encode()).hexdigest()
+                self._warn(f"{unfinished} could not be removed: {error}")
 
 
 def merge(values: list[dict[str, Any]]) -> dict[str, Any]:
@@ -201,22 +211,22 @@ def _entries(chunks: list[Any]) -> dict[str, TensorEntry]:
 
 
 def _outcome(act: Callable[[], Path], path: Path) -> list[str]:
-    """[result, kind of error, its text]: a failure as something that other ranks can be told."""
+    """[result, kind of error, its text, its hint]: a failure as something that other ranks can be told."""
     try:
-        return [str(act()), "", ""]
+        return [str(act()), "", "", ""]
     except OSError as error:
-        told = commit.explained(error, path)
-        return ["", type(told).__name__, str(told)]
+        told = explained(error, path)
+        return ["", type(told).__name__, str(told), told.hint]
     except CheckpointError as error:
-        return ["", type(error).__name__, str(error)]
+        return ["", type(error).__name__, str(error), error.hint]
     except Exception as error:  # whatever it is, the other ranks wait to hear that it failed
-        return ["", "CheckpointError", f"{type(error).__name__}: {error}"]
+        return ["", "CheckpointError", f"{type(error).__name__}: {error}", ""]
 
 
 def _raise_if(failed: dict[int, list[str]]) -> None:
     if not failed:
         return
-    kind = commit.DiskFullError if any(f[1] == "DiskFullError" for f in failed.values()) else CheckpointError
+    kind = DiskFullError if any(f[1] == "DiskFullError" for f in failed.values()) else CheckpointError
     # Who ran out of room comes first: the others may only have seen the echo.
     order = sorted(failed, key=lambda rank: (failed[rank][1] != kind.__name__, rank))
-    raise kind("; ".join(f"rank {rank}: {failed[rank][2]}" for rank in order))
+    raise kind("; ".join(f"rank {rank}: {failed[rank][2]}" for rank in order), hint=failed[order[0]][3])

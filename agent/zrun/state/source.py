@@ -6,6 +6,7 @@ Knows nothing about models or about which checkpoint to take.
 
 import os
 from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
@@ -14,6 +15,7 @@ import torch
 
 from zrun.core.errors import CheckpointError
 from zrun.core.manifest import Chunk, Manifest, TensorEntry
+from zrun.core.reading import held
 from zrun.state.blocks import Block
 from zrun.state.safetensors_file import read_into
 from zrun.state.tensor_bytes import dtype_of
@@ -28,20 +30,25 @@ def name_of_own(name: str, rank: int) -> str:
 
 
 class Source:
-    """An open checkpoint as one rank sees it. `values` are this rank's own where it had its own."""
+    """A checkpoint as one rank sees it, to be read inside `with`. `values` are this rank's own where it had its own."""
 
     def __init__(self, folder: Path, manifest: Manifest, rank: int, world_size: int) -> None:
         self.folder = folder
         self.manifest = manifest
         self._rank = rank
-        self._same_world = manifest.world_size == world_size
+        self.same_world = manifest.world_size == world_size
+        """As many ranks as saved it: what each had of its own is this rank's again."""
         self._handles: dict[str, int] = {}
+        self._open = ExitStack()
+        self._place = -1
         own: Mapping[str, Mapping[str, Any]] = manifest.values.get(RANKS, {})
         shared = {key: value for key, value in manifest.values.items() if key != RANKS}
-        self.values: dict[str, Any] = shared | dict(own.get(str(rank), {}) if self._same_world else {})
+        self.values: dict[str, Any] = shared | dict(own.get(str(rank), {}) if self.same_world else {})
         self.bytes_read = 0
 
     def __enter__(self) -> Self:
+        """From here on nobody deletes it, whatever its own job thinks of it. Raises OSError."""
+        self._place = self._open.enter_context(held(self.folder))
         return self
 
     def __exit__(
@@ -50,6 +57,7 @@ class Source:
         for handle in self._handles.values():
             os.close(handle)
         self._handles.clear()
+        self._open.close()
 
     def has(self, name: str) -> bool:
         return name in self.manifest.tensors
@@ -86,7 +94,7 @@ class Source:
 
     def _entry(self, name: str) -> TensorEntry:
         own = name_of_own(name, self._rank)
-        entry = (self.manifest.tensors.get(own) if self._same_world else None) or self.manifest.tensors.get(name)
+        entry = (self.manifest.tensors.get(own) if self.same_world else None) or self.manifest.tensors.get(name)
         if entry is None:
             raise CheckpointError(f"{name} is not in the checkpoint")
         return entry
@@ -113,7 +121,7 @@ class Source:
         if file not in self._handles:
             if "/" in file or file in {"", ".", ".."}:
                 raise CheckpointError(f"the manifest names a file outside its folder: {file!r}")
-            self._handles[file] = os.open(self.folder / file, os.O_RDONLY | os.O_CLOEXEC)
+            self._handles[file] = os.open(file, os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._place)
         return self._handles[file]
 
 

@@ -46,12 +46,17 @@ def dtype_of(name: str, what: str) -> torch.dtype:
         raise CheckpointError(f"{what} has dtype {name}, which torch {torch.__version__} does not have") from None
 
 
-def on_cpu(tensor: torch.Tensor) -> torch.Tensor:
-    """The same bits, dense and contiguous in host memory; the tensor itself where it already is so."""
+def dense(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor without its history; CheckpointError for one that has no plain block of bytes."""
     plain = tensor.detach()
     if plain.layout is not torch.strided:
         raise CheckpointError(f"a {plain.layout} tensor of shape {tuple(plain.shape)} cannot be saved; make it dense")
-    return plain.resolve_conj().resolve_neg().to("cpu").contiguous()
+    return plain
+
+
+def on_cpu(tensor: torch.Tensor) -> torch.Tensor:
+    """The same bits, dense and contiguous in host memory; the tensor itself where it already is so."""
+    return dense(tensor).resolve_conj().resolve_neg().to("cpu").contiguous()
 
 
 def view_of(tensor: torch.Tensor) -> memoryview:

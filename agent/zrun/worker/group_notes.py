@@ -1,5 +1,6 @@
 """Tells the agent of which process groups this rank is a member, also of one that it has not used yet: a deadlock
-across groups may come with the very first collective. Knows nothing about collectives.
+across groups may come with the very first collective. The group of saves in the background is none of them. Knows
+nothing about collectives.
 """
 
 import contextlib
@@ -8,6 +9,7 @@ import zlib
 from typing import Any
 
 from zrun.core.notes import NoteKind
+from zrun.core.standing import BACKGROUND
 from zrun.worker.rank import ThisRank
 
 
@@ -27,7 +29,7 @@ class GroupNotes:
             if len(names) == self._count:
                 return
             for group, name in list(names.items()):
-                if name not in self._told:
+                if name not in self._told and group.group_desc != BACKGROUND:
                     code = zlib.crc32(name.encode())
                     self._rank.note(NoteKind.GROUP, code=code, name=name, timeout_s=_timeout_s(group))
                     self._told.add(name)

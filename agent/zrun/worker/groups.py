@@ -1,14 +1,13 @@
 """The default process group, made if the script has not made it; knows nothing about training."""
 
 import atexit
-import ctypes
-from typing import Any, Final
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
 
-_kept: Final[set[int]] = set()
+from zrun.state.agree import never_freed
 
 
 def on_accelerator(models: Any) -> bool:
@@ -31,20 +30,8 @@ def ensure_group(rank: int, world_size: int, models: Any) -> tuple[int, int]:
         else:  # alone, and perhaps not under torchrun: no address, no port
             dist.init_process_group(backend, store=_lonely_store(), rank=rank, world_size=1)
         atexit.register(_take_down)
-    _outlive_reducers()
+    never_freed(dist.group.WORLD)  # a DDP model may be its last owner
     return dist.get_rank(), dist.get_world_size()
-
-
-def _outlive_reducers() -> None:
-    """Keep the default group's memory until the process ends.
-
-    torch 2.13 deadlocks when a DDP model is the last owner of a gloo group: its destructor joins gloo's threads with
-    the GIL held, while one of them waits for the GIL to drop a tensor. A leaked reference means that no model ever is.
-    """
-    world = dist.group.WORLD
-    if world is not None and id(world) not in _kept:
-        _kept.add(id(world))
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(world))
 
 
 def _lonely_store() -> Any:

@@ -178,6 +178,10 @@ class Recorder {
 // Never deleted: kernels may still run while the process ends. Null before the start and in a forked child.
 std::atomic<Recorder*> recorder{nullptr};
 
+// Groups of this description are used by saves, on a thread of their own: no news of training. Set once, before a kernel
+// is in place.
+std::string background;
+
 // zlib's crc32, by which the agent and the Python recorder name a group.
 uint32_t crc32_of(const std::string& text) {
   uint32_t value = 0xFFFFFFFFu;
@@ -226,12 +230,12 @@ class Kernel : public c10::OperatorKernel {
   void operator()(const c10::OperatorHandle& handle, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
     const auto below = keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, c10::DispatchKey::BackendSelect);
     Recorder* const mine = recorder.load(std::memory_order_acquire);
-    if (mine == nullptr) {
+    const size_t count = handle.schema().arguments().size();
+    const auto group = torch::jit::peek(*stack, group_at_, count).toCustomClass<c10d::ProcessGroup>();
+    if (mine == nullptr || group->getGroupDesc() == background) {
       handle.redispatchBoxed(below, stack);
       return;
     }
-    const size_t count = handle.schema().arguments().size();
-    const auto group = torch::jit::peek(*stack, group_at_, count).toCustomClass<c10d::ProcessGroup>();
     const c10::IValue& tensors = torch::jit::peek(*stack, 0, count);
     const bool blocking =
         async_at_ < count && !torch::jit::peek(*stack, async_at_, count).toBool() && on_cpu(tensors);
@@ -269,14 +273,16 @@ void watch() {  // a stuck GIL must not make a rank look as if it were still ins
 extern "C" {
 
 // Maps the deck and puts a kernel in front of each named operator that this torch has. Returns how many, -1 if the deck
-// cannot be mapped.
-int zrun_attach(const char* path, const uint64_t* layout, const char* const* names, const uint8_t* codes, int count) {
+// cannot be mapped. Groups described as `ignored` are not recorded.
+int zrun_attach(const char* path, const uint64_t* layout, const char* const* names, const uint8_t* codes, int count,
+                const char* ignored) {
   const Layout at = *reinterpret_cast<const Layout*>(layout);
   const int file = open(path, O_RDWR | O_CLOEXEC);
   if (file < 0) return -1;
   void* deck = mmap(nullptr, at.size, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
   close(file);
   if (deck == MAP_FAILED) return -1;
+  background = ignored;
   auto* library = new torch::Library(torch::Library::IMPL, "c10d", c10::DispatchKey::BackendSelect, __FILE__, __LINE__);
   int taken = 0;
   for (int index = 0; index < count; ++index) {

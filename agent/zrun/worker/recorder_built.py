@@ -21,7 +21,7 @@ import torch
 
 from zrun.core import deck, env
 from zrun.core.private import make_folder
-from zrun.core.standing import POINT_TO_POINT
+from zrun.core.standing import BACKGROUND, POINT_TO_POINT
 from zrun.worker.operators import OPERATORS
 from zrun.worker.rank import ThisRank
 
@@ -57,7 +57,7 @@ def attach(rank: ThisRank) -> bool:
     names = (ctypes.c_char_p * len(OPERATORS))(*(name.encode() for name in OPERATORS))
     codes = (ctypes.c_uint8 * len(OPERATORS))(*map(_code, OPERATORS.values()))
     layout = (ctypes.c_uint64 * len(_LAYOUT))(*_LAYOUT)
-    taken = library.zrun_attach(os.fsencode(where), layout, names, codes, len(OPERATORS))
+    taken = library.zrun_attach(os.fsencode(where), layout, names, codes, len(OPERATORS), BACKGROUND.encode())
     if taken <= 0:
         raise OSError(f"{path.name} took {taken} operators: the deck cannot be mapped, or torch has none of them")
     rank.sweepers.append(lambda moved_on: library.zrun_sweep(int(moved_on)))

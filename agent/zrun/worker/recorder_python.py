@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from zrun.core.deck import OP_CODE
+from zrun.core.standing import BACKGROUND
 from zrun.worker.operators import ASYNC_NAMES, OPERATORS
 from zrun.worker.rank import ThisRank
 
@@ -50,9 +51,9 @@ class Recorder:
         redispatch, below = operator.redispatch, self._below
 
         def kernel(keys: Any, *arguments: Any, **named: Any) -> Any:
-            if self._rank.deck is None:
-                return redispatch(keys & below, *arguments, **named)
             group = arguments[at] if at < len(arguments) else named["process_group"]
+            if self._rank.deck is None or self._is_background(group):
+                return redispatch(keys & below, *arguments, **named)
             told = True if told_at is None else _argument(arguments, named, told_at, names[told_at])
             inside = self._enter(op, group, arguments[0], blocking=told is False)
             work = None
@@ -64,6 +65,10 @@ class Recorder:
             return result
 
         return kernel
+
+    def _is_background(self, group: Any) -> bool:
+        """A save's own group, on another thread: what a rank does there says nothing about its training."""
+        return bool(self._group(group).group_desc == BACKGROUND)
 
     def _enter(self, op: int, group: Any, tensors: Any, *, blocking: bool) -> "_Inside":
         name = self._group(group).group_name

@@ -4,9 +4,10 @@ answers stop requests at a step all ranks stand at. Without an agent it is harml
 It knows nothing about how state becomes files (zrun.state) nor about which samples make a batch (zrun.data).
 """
 
+import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -17,12 +18,17 @@ from zrun.data.loader import Loader, Share
 from zrun.state import rng
 from zrun.state.parts import Parts
 from zrun.state.progress import Progress
-from zrun.worker import last_words
+from zrun.state.streams import Streams
+from zrun.worker import last_words, replay
+from zrun.worker.feeding import Feeding
 from zrun.worker.groups import ensure_group, strategy_of
+from zrun.worker.losses import Losses
 from zrun.worker.rank import this_rank
 from zrun.worker.saving import Saving
 from zrun.worker.stops import Stops
 
+_OVER: Final = object()
+"""Instead of a batch: the data is over."""
 _PHASES: Final = {"eval": Phase.EVAL, "save": Phase.SAVE, "setup": Phase.SETUP, "exit": Phase.EXIT}
 
 
@@ -46,13 +52,16 @@ class Session:
         self._stops = Stops(self._here)
         self._number = self._world_size = 0
         self._saving: Saving | None = None
+        self._parts: Parts | None = None
         self._step = 0
         self._share: Share | None = None
         self._weight = 1.0
         self._save_asked = False
         self._in_loop = False
         self._entered_loop = False
-        self._skipped: list[str] = []
+        self._replay = replay.asked()
+        self._feeding: Feeding | None = None
+        self._losses: Losses | None = None
         self._metrics: dict[str, Any] = {}
 
     @property
@@ -81,7 +90,8 @@ class Session:
         self._number, self._world_size = ensure_group(here.rank, here.world_size, model)
         here.session = True
         here.raise_flag(Flag.SESSION)
-        parts = Parts(model, optimizer, scheduler, scaler, extras)
+        streams = Streams(here.settings.seed, self._number) if here.settings.rng == "stream" else None
+        self._parts = parts = Parts(model, optimizer, scheduler, scaler, extras, streams)
         self._saving = Saving(here, parts, self._number, self._world_size, here.settings.seed)
         return self
 
@@ -89,12 +99,17 @@ class Session:
         if error is not None and last_words.is_failure(error):
             # The script's own cleanup may take long: say it now. Final it is only when it leaves the script.
             last_words.leave(self._here, error, final=False)
+            if self._saving is not None:
+                self._saving.abandon()
+        elif self._saving is not None:
+            self._saving.finish()
         self._here.enter_phase(Phase.EXIT)
 
     def steps(self, total: int | None = None) -> Iterator[Any]:
         """This rank's share of one global batch for each optimizer step, from where the last attempt stopped.
 
-        `total` counts from the run's beginning. Without a Loader it yields the step's number.
+        `total` counts from the run's beginning; without it the loop ends with the data (`Loader(epochs=…)`, or a stream
+        that is over), on all ranks after the same step. Without a Loader it yields the step's number.
         """
         if self._saving is None:
             raise UsageError("steps() is for the inside of `with Session(…) as run:`")
@@ -106,7 +121,15 @@ class Session:
         try:
             while total is None or self._step < total:
                 began_at = time.monotonic()
-                yield self._top(self._step + 1, shares)
+                given = self._top(self._step + 1, shares)
+                if given is _OVER:
+                    self._data_over()
+                    return
+                if self._replay is not None:
+                    self._replay.hand_over(sys._getframe(1), self._step, self._samples())  # noqa: SLF001
+                yield given
+                if self._replay is not None:
+                    raise SystemExit(0)
                 self._bottom(began_at, total)
         finally:
             self._in_loop = False
@@ -118,65 +141,94 @@ class Session:
         assert saving is not None
         if here.deck is not None and total is not None:
             here.deck.set_total(total)
-        saving.fingerprint = {"seed": here.settings.seed, "total_steps": total}
+        saving.fingerprint = {"seed": here.settings.seed, "total_steps": total, "rng": here.settings.rng}
+        if self._number == 0 and self._parts is not None:
+            for obstacle in self._parts.obstacles():
+                here.warn(obstacle)
         if loader is not None:
-            loader.attach(self._number, self._world_size, here.settings.seed)
-            saving.fingerprint |= {"data": loader.fingerprint(), "global_batch": loader.global_batch}
+            self._feeding = Feeding(here, loader, self._number)
+            saving.fingerprint |= self._feeding.attach(self._world_size)
+        if self._replay is not None:
+            self._step = self._replay.seek(loader, here.settings.quarantined)
+            return
+        if here.settings.on_bad_loss != "off":
+            self._losses = Losses(here, self._number, self._world_size)
         progress = saving.restore(total)
         if progress is not None:
             self._step = progress.step
-            self._skipped = list(progress.quarantined)
             self.state.clear()
             self.state.update(progress.run_state)
-        if loader is not None:
-            done = progress.cursor.get("ordinal", progress.step) if progress is not None else 0
-            loader.seek(done, here.settings.quarantined)
+        if self._feeding is not None:
+            self._feeding.seek(progress)
         if progress is None:
             saving.initial(self._progress())
         here.enter_phase(Phase.FIRST_STEP)
 
     def _progress(self) -> Progress:
         model, optimizer, *_ = self._given
+        feeding = self._feeding
         return Progress(
-            step=self._step, cursor=self._loader.cursor() if self._loader is not None else {}, batch=self.batch_id,
-            run_state=dict(self.state), quarantined=list(self._skipped), strategy=strategy_of(model, optimizer),
+            step=self._step, cursor=feeding.cursor() if feeding is not None else {}, batch=self.batch_id,
+            run_state=dict(self.state), quarantined=feeding.skipped if feeding is not None else [],
+            strategy=strategy_of(model, optimizer),
         )  # fmt: skip
 
     def _top(self, step: int, shares: Iterator[Share] | None) -> Any:
         """Say which step and batch begins before reading it, so that a batch that kills its reader has a name."""
         here = self._here
         upcoming = self._loader.upcoming() if self._loader is not None else None
+        if shares is not None and upcoming is None:
+            return _OVER
         here.begin_step(step, upcoming, time.time())
         self._stops.at_top(step)
         self._step = step
         self._weight = 1.0
+        own_streams = here.settings.rng == "stream"
         given: Any = step
-        if shares is not None:
+        if shares is not None and self._feeding is not None:
             here.raise_flag(Flag.IN_LOADER)
-            self._share = share = next(shares)
+            # A Loader without workers seeds this process for each sample: no business of the script's own streams.
+            with rng.untouched() if own_streams else nullcontext():
+                share = self._feeding.next(shares, step)
             here.lower_flag(Flag.IN_LOADER)
-            for skipped in share.skipped:
-                self._skipped.append(str(skipped))
-                here.note(NoteKind.QUARANTINED, step=step, batch=str(skipped))
+            if share is None:
+                self._step = step - 1
+                return _OVER
+            if share.batch_id != upcoming:  # where a stream's epoch ends its next name is a guess
+                here.begin_step(step, share.batch_id, time.time())
+            self._share = share
             self._weight = share.weight
             given = share.data
-        rng.seed_step(here.settings.seed, self._number, step)
+        if not own_streams:
+            rng.seed_step(here.settings.seed, self._number, step)
         return given
+
+    def _samples(self) -> int:
+        return self._share.samples if self._share is not None else 0
+
+    def _data_over(self) -> None:
+        """The last step is done, which nobody knew: save it."""
+        assert self._saving is not None
+        self._saving.save_now(self._progress())
 
     def _bottom(self, began_at: float, total: int | None) -> None:
         here, saving, step = self._here, self._saving, self._step
         assert saving is not None
+        if self._losses is not None:
+            self._losses.check(step)  # before anything of this step is counted or saved
         if here.phase()[0] is Phase.FIRST_STEP:
             here.enter_phase(Phase.STEP)
         here.complete_step(step, time.monotonic() - began_at)
         last = total is not None and step >= total
         # A rank that has done everything ends by itself: that is better than a stop.
         asked = StopKind.NONE if last else self._stops.at_bottom(step)
-        due = saving.due(step)
+        due = saving.due(step) or self._save_asked or asked is StopKind.SAVE
+        self._save_asked = False
         saved = False
-        if due or self._save_asked or last or asked is not StopKind.NONE:
-            self._save_asked = False
-            saved = saving.save(self._progress())
+        if last or asked is StopKind.STOP:
+            saved = saving.save_now(self._progress())
+        elif due:
+            saving.save(self._progress())
         if asked is StopKind.STOP:
             here.note(NoteKind.STOPPED_AT, step=step, saved=saved)
             here.raise_flag(Flag.STOPPED_SAFE)
@@ -200,12 +252,18 @@ class Session:
             self._weight = whole
 
     def report(self, **metrics: Any) -> None:
-        """Numbers for the progress line and the page; tensors of one element are taken as numbers."""
-        if self._here.deck is None:
+        """Numbers for the progress line and the page; tensors of one element are taken as numbers.
+
+        `loss` is what `data.on_bad_loss` looks at.
+        """
+        if self._here.deck is None and self._losses is None:
             return
-        for name, value in metrics.items():
-            self._metrics[name] = value.item() if hasattr(value, "item") else value
-        self._here.deck.put_metrics(self._metrics)
+        taken = {name: value.item() if hasattr(value, "item") else value for name, value in metrics.items()}
+        if self._losses is not None:
+            self._losses.heard(taken)
+        if self._here.deck is not None:
+            self._metrics |= taken
+            self._here.deck.put_metrics(self._metrics)
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
@@ -222,8 +280,11 @@ class Session:
             self._here.enter_phase(*before)
 
     def save(self) -> None:
-        """Save at the end of this step (outside the loop: now). Call it on every rank."""
+        """Save at the end of this step, while training goes on. Outside the loop: now, and wait until it is on disk.
+
+        Call it on every rank.
+        """
         if self._saving is None or self._in_loop:
             self._save_asked = True
         else:
-            self._saving.save(self._progress())
+            self._saving.save_now(self._progress())
