@@ -1,6 +1,7 @@
 """Is the coordinator down, or am I cut off? Told as stories of one agent's time."""
 
-from zrun.agent.node_reach import RETURN_S, Reach, Reading
+from zrun.agent.node_reach import RETURN_S, Reach, Reading, begins_with_others
+from zrun.wire.order import JobOrder, LaunchPlan, Order, Peer
 
 LEASE_S = 3.0
 BEAT_S = 0.6
@@ -90,3 +91,23 @@ def test_a_late_ack_of_an_old_report_is_no_fresh_contact() -> None:
     story.goes(2.8, heard=False)
     story.reach.acked(old)
     assert story.reading is Reading.CUT_OFF
+
+
+def test_an_order_after_a_long_silence_is_too_late_until_a_report_is_heard_again() -> None:
+    story = Story()
+    story.goes(10, heard=True)
+    assert not story.reach.too_late(LEASE_S)
+    story.goes(LEASE_S, heard=False)
+    assert story.reach.too_late(LEASE_S)
+    story.goes(1, heard=True)
+    assert not story.reach.too_late(LEASE_S)
+
+
+def test_only_an_order_to_run_with_others_can_be_too_late() -> None:
+    def order(nnodes: int) -> Order:
+        plan = LaunchPlan(1, 0, nnodes, 1, "m", 0, [Peer("a"), Peer("b")][:nnodes])
+        return Order("boot", 1, {"toy": JobOrder(run=plan)})
+
+    assert begins_with_others(order(2))
+    assert not begins_with_others(order(1))
+    assert not begins_with_others(Order("boot", 1, {"toy": JobOrder(attempt=1)}))

@@ -196,6 +196,12 @@ STORIES = [
     ),
     Story("a mapped file that could not grow", [killed(1, 1.0, "SIGBUS", full_disks=[FULL])], 1, F.DISK),
     Story("setup failed", [Failure(-1, "a", E.SETUP, 1.0, exit_code=1)], None, F.SETUP, says="node a: exited"),
+    Story(
+        "two nodes without the folder of the first",
+        [Failure(-1, node, E.LAUNCH, at, message="checkpoint.dir /c is not the folder that node a has")
+         for node, at in (("c", 1.0), ("b", 1.1))], None, F.SETUP,
+        says="nodes b, c: checkpoint.dir /c is not the folder that node a has", because="nodes b, c could not be made ready",
+    ),
     Story("no python", [Failure(-1, "a", E.LAUNCH, 1.0, message="no py")], None, F.SETUP, says="no py"),
     Story(
         "a loader worker was killed",

@@ -310,6 +310,38 @@ def test_the_same_failure_on_the_next_batch_was_the_code_and_lifts_the_quarantin
     assert job.quarantine_lifted == ["e0-s000061-7f3a9c21"]
 
 
+def bad_loss(batch: str = "e0-s000061-7f3a9c21", step: int = 61, **more: Any) -> Failure:
+    return raised(1, "zrun.core.errors.BadLossError", batch=batch, step=step, **more)
+
+
+def test_a_bad_loss_quarantines_its_batch_at_once_if_that_is_wished() -> None:
+    play = running(spec_of(data=Data(on_bad_loss="skip", quarantine_after=0)))
+    fails(play, 1, bad_loss(), step=60)
+    job = play.done()
+    assert job.quarantined == ["e0-s000061-7f3a9c21"]
+    assert job.incidents[0].fault is FaultClass.POISON
+    assert "gave a bad loss (data.on_bad_loss): it is skipped from now on" in job.incidents[0].decision
+
+
+def test_a_bad_loss_on_the_next_batch_too_is_not_the_datas() -> None:
+    play = running(spec_of(data=Data(on_bad_loss="skip")))
+    fails(play, 1, bad_loss(), step=60)
+    goes_on(play, 2, 50)
+    fails(play, 2, bad_loss("e0-s000062-00000001"), step=60)
+    job = play.done()
+    assert (job.state, job.quarantined) == (JobState.FAILED, [])
+    assert "it is the code, not the data" in job.reason
+
+
+@pytest.mark.parametrize("batch", ["e0-s000061-7f3a9c21", ""])
+def test_a_bad_loss_ends_the_job_if_that_is_wished_also_without_a_named_batch(batch: str) -> None:
+    play = running(spec_of(data=Data(on_bad_loss="stop")))
+    fails(play, 1, bad_loss(batch), step=60)
+    job = play.done()
+    assert (job.state, job.quarantined) == (JobState.FAILED, [])
+    assert "data.on_bad_loss is stop" in job.reason
+
+
 def test_one_unreadable_sample_is_skipped_in_every_epoch_even_in_the_first_step_after_a_resume() -> None:
     play = running()
     attempt = 1

@@ -29,7 +29,7 @@ def test_five_hundred_stories_hold() -> None:
         faults_seen.update(incident.fault.value for incident in job.incidents)
     assert ends[JobState.SUCCEEDED] > STORIES * 0.7
     assert set(ends) >= {JobState.SUCCEEDED, JobState.STOPPED, JobState.PREEMPTED}
-    assert all(faults_seen[fault] > 50 for fault in ("crash", "hang", "node")), faults_seen
+    assert all(faults_seen[fault] > 40 for fault in ("crash", "hang", "node")), faults_seen
 
 
 @pytest.mark.long
@@ -68,6 +68,13 @@ def test_an_agent_that_obeys_an_order_for_its_dead_self_is_caught() -> None:
 
 def test_a_cut_off_agent_that_does_not_end_its_workers_is_caught() -> None:
     assert "two attempts alive" in caught(Bugs(no_self_stop=True))
+
+
+def test_an_order_that_comes_later_than_its_lease_begins_nothing() -> None:
+    """It was on its way while its node was taken for lost and others were ordered: one story in ten thousand."""
+    with pytest.raises(BrokenInvariantError, match="two attempts alive"):
+        play(6689, Bugs(late_orders_obeyed=True))
+    play(6689)
 
 
 TAKEN_PORTS = Plot(CALM, how_many=0, nodes=3, commands=False, taken=0.5)

@@ -30,6 +30,7 @@ class Bugs:
     dead_self_obeyed: bool = False
     no_self_stop: bool = False
     old_port_kept: bool = False
+    late_orders_obeyed: bool = False
 
 
 @dataclass

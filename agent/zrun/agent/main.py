@@ -26,6 +26,7 @@ from zrun.agent.job import JobOnNode
 from zrun.agent.keeper_link import Beats
 from zrun.agent.link import Link
 from zrun.agent.lookout import Lookout
+from zrun.agent.node_reach import begins_with_others
 from zrun.agent.notices import Notices
 from zrun.core.errors import Exit
 from zrun.core.ids import new_boot
@@ -219,6 +220,9 @@ class Agent:
         self._lookout.reach.acked(order.acked)
         if order.serial < self._order_serial:
             return
+        if begins_with_others(order) and self._lookout.reach.too_late(order.lease_s):
+            self._log.warning("an order came too late to begin an attempt with other nodes", serial=order.serial)
+            return  # it is repeated if it still holds
         self._order_serial, self._lease_s = order.serial, order.lease_s
         self._orders |= order.jobs
         for name, wish in order.jobs.items():

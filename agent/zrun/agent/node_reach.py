@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from zrun.wire.order import Order
+
 LONGEST_TICK_S: Final = 0.5
 DOUBT: Final = 0.3
 """Parts of a lease: so much silence of the coordinator, and the peers are asked."""
@@ -42,6 +44,11 @@ class _Peer:
     """When the coordinator last heard it, by its own word."""
     hears_since: float | None = None
     """None: it is out of touch too."""
+
+
+def begins_with_others(order: Order) -> bool:
+    """Does it want an attempt run on this node and on others?"""
+    return any(wish.run is not None and wish.run.nnodes > 1 for wish in order.jobs.values())
 
 
 class Reach:
@@ -87,6 +94,12 @@ class Reach:
             known.hears_since = None
         elif known.hears_since is None:
             known.hears_since = self.lived
+
+    def too_late(self, lease_s: float) -> bool:
+        """An order that comes now, even after its own word of what the coordinator had heard, may be older than the lease:
+        it may have taken this node for lost and ordered others since.
+        """
+        return self.quiet_s >= DECIDE * lease_s
 
     def judge(self, job: str, peers: Sequence[str], lease_s: float) -> Judgement:
         """`peers`: all other nodes of the attempt."""
