@@ -11,6 +11,7 @@ Verify: bytes per second of processor time. Seek: a Loader sent to step 1,000,00
 import argparse
 import json
 import os
+import shutil
 import statistics
 import subprocess
 import sys
@@ -76,6 +77,15 @@ def forget(path: Path) -> None:
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
+def remove(old: Path) -> None:
+    """The one before, by the first rank."""
+    import torch
+
+    torch.distributed.barrier()
+    if torch.distributed.get_rank() == 0:
+        shutil.rmtree(old, ignore_errors=True)
+
+
 def rank(folder: Path, mib: int, times: int) -> None:
     """One rank."""
     import torch
@@ -91,7 +101,7 @@ def rank(folder: Path, mib: int, times: int) -> None:
     def opened(name: str, attempt: int = 1) -> Checkpoints:
         return Checkpoints(
             folder / name, job="bench", name="bench", attempt=attempt, rank=number, world_size=world, seed=1,
-            warn=print, keep_last=1,
+            warn=print,
         )  # fmt: skip
 
     found: dict[str, list[float]] = {key: [] for key in ("memcpy", "blocked", "write", "save", "read", "load")}
@@ -104,6 +114,7 @@ def rank(folder: Path, mib: int, times: int) -> None:
         copied = timed(lambda: [target.copy_(source) for target, source in zip(targets, sources, strict=True)])
         blocked = timed(lambda step=step: made.request(parts, Progress(step=step), {}))  # type: ignore[misc]
         made.settle()
+        remove(folder / "whole" / f"step-{step - 1:06d}")
         if step:
             found["memcpy"].append(copied)
             found["blocked"].append(blocked)
@@ -124,6 +135,7 @@ def rank(folder: Path, mib: int, times: int) -> None:
         read = timed(lambda plain=plain: read_plain(plain, content))  # type: ignore[misc]
         loaded = timed(lambda again=again: again.restore(parts, "auto", {}))  # type: ignore[misc]
         plain.unlink()
+        remove(folder / "half" / f"step-{step - 1:06d}")
         if step:
             for key, value in {"write": written, "save": saved, "read": read, "load": loaded}.items():
                 found[key].append(value)

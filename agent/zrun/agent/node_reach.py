@@ -96,8 +96,8 @@ class Reach:
             known.hears_since = self.lived
 
     def too_late(self, lease_s: float) -> bool:
-        """An order that comes now, even after its own word of what the coordinator had heard, may be older than the lease:
-        it may have taken this node for lost and ordered others since.
+        """May an order that comes now be older than the lease? This node may have been taken for lost since, and others
+        ordered. Asked after its frame has said which report had been heard.
         """
         return self.quiet_s >= DECIDE * lease_s
 
