@@ -129,7 +129,7 @@ class Place:
 
     def brief(self, script: str, **spec: Any) -> JobBrief:
         (self.work / "train.py").write_text(script)
-        spec = {"python": str(self.python), **spec}
+        spec = {"python": str(self.python), "standby": {"enabled": False}, **spec}
         job = {"name": "toy", "run": ["train.py"], "workdir": str(self.work), **spec}
         return JobBrief(self.job, str(self.run_dir), spec_to_dict(spec_from_dict(job)), dict(os.environ))
 

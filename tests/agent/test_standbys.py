@@ -92,7 +92,9 @@ def test_standbys_become_ranks_whose_ends_are_told_and_are_swept_with_the_attemp
         assert (first["pid"], second["pid"]) == (pids[0], pids[1])
         assert (first["port"], second["port"]) == (port, 0), "the first rank alone hosts the store"
         assert (len(first["env"]["SECRET"]), first["env"]["BYTES"], first["argv"]) == (200_000, "\udcff", ["train.py"])
-        assert {(line["rank"], line["pid"]) for line in one.heard if line["said"] == "rank"} == {*pids.items()}
+        await one.until(
+            lambda: {(line["rank"], line["pid"]) for line in one.heard if line["said"] == "rank"} == {*pids.items()}
+        )
         os.kill(pids[1], 9)
         end = await one.until(lambda: one.said("rank-exited"))
         assert (end["rank"], end["signal"], end["known"]) == (1, "SIGKILL", True)

@@ -59,6 +59,7 @@ def test_the_readme_names_every_flag(script: str) -> None:
     assert [flag for flag in flags if f"`{flag}`" not in told] == []
 
 
+@pytest.mark.long
 @pytest.mark.e2e
 def test_the_language_model_trains_with_every_strategy() -> None:
     shown = torchrun(2, Path(__file__).with_name("every_strategy.py"), *TINY, "--accumulate", "2")

@@ -50,6 +50,7 @@ def compare(ranks: int, wrap: str, micro_batch: int, strategies: list[str]) -> N
         assert high == pytest.approx(real["peak"], rel=0.25), (name, high / real["peak"])
 
 
+@pytest.mark.long
 @pytest.mark.e2e
 def test_two_ranks_take_what_was_planned() -> None:
     compare(2, "layer", 1, ["ddp", "zero3"])

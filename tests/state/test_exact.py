@@ -48,6 +48,9 @@ class Seen:
         self.resumed: dict[int, list[dict[str, Any]]] = {}
 
 
+pytestmark = pytest.mark.long  # test_resume.py has the quick ones
+
+
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory: pytest.TempPathFactory) -> Seen:
     """Everything is run once, in this order; the tests look at what came out."""

@@ -35,6 +35,7 @@ def check(found: dict[str, Any]) -> None:
     assert due - CADENCE <= first <= found["done"], found
 
 
+@pytest.mark.long
 @pytest.mark.e2e
 @pytest.mark.timeout(600)
 def test_a_kill_at_any_point_of_a_save_loses_one_cadence_at_most(tmp_path: Path) -> None:

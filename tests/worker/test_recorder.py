@@ -204,6 +204,7 @@ def test_the_timeout_of_each_group_is_told(make_stage: MakeStage) -> None:
     assert stage.note("group")["timeout_s"] == 77.0
 
 
+@pytest.mark.long
 def test_compiled_collectives_are_seen_once_a_call_and_no_phantoms_of_the_compilation(
     make_stage: MakeStage, recorder: dict[str, str]
 ) -> None:

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable
 
+import pytest
 from tests.worker.stage import Ranks, Stage
 
 from zrun.core.manifest import scan
@@ -69,6 +70,7 @@ def test_a_save_is_requested_then_durable_and_training_goes_on_between(make_stag
     assert [found.step for found in scan(stage.folder / "checkpoints")] == [4, 2]
 
 
+@pytest.mark.long
 def test_the_next_save_waits_for_a_slow_one_and_says_so(make_stage: MakeStage) -> None:
     stage = make_stage(2, settings=RankSettings(save_every_steps=1, save_initial=False))
     setup = """
@@ -86,6 +88,7 @@ os.fsync = fsync
     assert [note["step"] for note in stage.notes("checkpoint")] == [1, 2, 3]
 
 
+@pytest.mark.long
 def test_three_failed_saves_in_a_row_end_training_on_all_ranks_at_one_step(make_stage: MakeStage) -> None:
     stage = make_stage(2, settings=RankSettings(save_every_steps=2, save_initial=False))
     script(stage, "if step == 1 and FIRST: os.rename('checkpoints', 'away'); open('checkpoints', 'w').close()")
@@ -117,6 +120,7 @@ def test_leaving_the_loop_early_waits_for_the_save_in_flight(make_stage: MakeSta
     assert kinds(stage) == [("save-requested", 2), ("checkpoint", 2)]
 
 
+@pytest.mark.long
 def test_a_raise_lets_the_save_in_flight_be_finished(make_stage: MakeStage) -> None:
     stage = make_stage(2, settings=RankSettings(save_every_steps=2, save_initial=False))
     script(stage, "if step == 3: open('fast', 'w').close(); raise ValueError('bad')", "slow_disk('fast')")
@@ -125,6 +129,7 @@ def test_a_raise_lets_the_save_in_flight_be_finished(make_stage: MakeStage) -> N
     assert [(found.step, found.state) for found in scan(stage.folder / "checkpoints")] == [(2, "complete")]
 
 
+@pytest.mark.long
 def test_a_save_that_cannot_be_finished_after_a_raise_is_as_if_it_never_was(make_stage: MakeStage) -> None:
     stage = make_stage(2, settings=RankSettings(save_every_steps=2, save_initial=False))
     hook = "if step == 3 and FIRST: os.kill(os.getpid(), 9)"
@@ -134,6 +139,7 @@ def test_a_save_that_cannot_be_finished_after_a_raise_is_as_if_it_never_was(make
     assert kinds(stage, 1) == [], "a dead peer's outcry is no failed save"
 
 
+@pytest.mark.long
 def test_what_ranks_do_for_a_save_in_the_background_is_not_taken_for_training(make_stage: MakeStage) -> None:
     stage = make_stage(2, settings=RankSettings(save_every_steps=1, save_initial=False))
     script(

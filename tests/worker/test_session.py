@@ -74,6 +74,7 @@ def finished(stage: Stage, process: Ranks | subprocess.Popen[bytes]) -> None:
     assert process.wait(120) == 0, stage.story()
 
 
+@pytest.mark.long
 def test_without_agent_and_torchrun_a_script_trains_and_leaves_nothing(tmp_path: Path, bare: Stage) -> None:
     toy(bare)
     environment = {k: v for k, v in os.environ.items() if not k.startswith("ZRUN_")}
@@ -183,6 +184,7 @@ def test_a_confirmed_stop_saves_at_one_step_on_all_ranks_and_ends_with_code_0(ma
     assert (newest.step, newest.state) == (step, "complete")
 
 
+@pytest.mark.long
 def test_an_ordered_save_is_made_once_and_training_goes_on(make_stage: MakeStage) -> None:
     stage = make_stage(2, settings=RankSettings(save_every_steps=None))
     toy(
@@ -200,6 +202,7 @@ def test_an_ordered_save_is_made_once_and_training_goes_on(make_stage: MakeStage
     assert max(losses(stage.out())) == 12
 
 
+@pytest.mark.long
 def test_a_rank_inside_a_collective_is_seen_there_and_the_other_is_not(make_stage: MakeStage) -> None:
     stage = make_stage(2, settings=RankSettings(save_initial=False, save_every_steps=None))
     toy(stage, "if run.step == 4 and os.environ['RANK'] == '1': time.sleep(3600)")
@@ -274,6 +277,7 @@ def test_a_quarantined_batch_is_skipped_and_told(make_stage: MakeStage) -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.long
 def test_what_another_run_found_bad_is_left_out_by_a_run_that_begins_from_its_checkpoint(make_stage: MakeStage) -> None:
     stage = make_stage(1)
     toy(stage)
@@ -295,6 +299,7 @@ def test_what_another_run_found_bad_is_left_out_by_a_run_that_begins_from_its_ch
     assert told == {4: "s000006", 5: "s000007"}
 
 
+@pytest.mark.long
 def test_data_that_cannot_be_sought_is_refused_before_anything_is_loaded(make_stage: MakeStage) -> None:
     stage = make_stage(1)
     toy(stage)
@@ -324,6 +329,7 @@ with Session(model=model, data=Loader(torch.zeros(400, 1), global_batch=8)) as r
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("loss", "factor", "words"),
     [("nan", None, "is nan on rank 1"), ("50", 10.0, "is 50, more than 10 times the usual 1.125 on rank 1"), ("9", 10.0, "")],
@@ -344,6 +350,7 @@ def test_a_bad_loss_on_one_rank_ends_all_before_the_step_is_done(
     assert max(f.step for f in scan(stage.folder / "checkpoints")) == (20 if words else 30)
 
 
+@pytest.mark.long
 def test_a_script_that_tells_no_loss_is_told_so(make_stage: MakeStage) -> None:
     stage = make_stage(1, settings=RankSettings(on_bad_loss="stop"))
     toy(stage, "run.report = lambda **_: None")
@@ -372,6 +379,7 @@ with Session(model=model, optimizer=opt, data=Loader(data, global_batch=5, micro
 """
 
 
+@pytest.mark.long
 def test_uneven_shares_and_parts_make_the_exact_mean(make_stage: MakeStage, tmp_path: Path) -> None:
     seen: dict[tuple[int, int], str] = {}
     for ranks, micro in ((1, 2), (2, 1), (3, 1)):
@@ -427,6 +435,7 @@ def test_run_save_saves_at_the_end_of_its_step(make_stage: MakeStage) -> None:
     assert found["cursor"]["ordinal"] == 2
 
 
+@pytest.mark.long
 def test_a_cadence_in_seconds_is_agreed_by_all_ranks(make_stage: MakeStage) -> None:
     stage = make_stage(2, settings=RankSettings(save_every_steps=None, save_every_s=0.4, save_initial=False))
     toy(stage)
@@ -457,6 +466,7 @@ with Session() as run:
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("mode", "phase", "step"),
     [("step", "step", 3), ("eval", "eval", 1), ("first", "first_step", 1), ("setup", "setup", 0)],
@@ -492,6 +502,7 @@ def test_an_exception_that_was_handled_lends_its_step_to_no_other(stage: Stage) 
     assert (final["step"], final["phase"]) == (4, "eval")
 
 
+@pytest.mark.long
 def test_pruned_checkpoints_are_told_and_the_resume_step_is_known_at_the_scripts_first_line(
     make_stage: MakeStage,
 ) -> None:
