@@ -7,6 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 SCRIPTS = Path(__file__).resolve().parent / "scripts"
 TOY = f"{SCRIPTS / 'toy.py'} --steps 60 --pause 0.05"
 MakeJob = Callable[..., Any]
@@ -67,6 +69,7 @@ def test_restart_begins_the_next_attempt_where_all_ranks_saved_and_costs_nothing
     assert job.weights() == expected
 
 
+@pytest.mark.long
 def test_a_job_that_is_out_of_time_is_saved_and_ends_with_104(make_job: MakeJob) -> None:
     job = make_job(TOY.replace("60", "6000"), extra="max_duration: 15s\n")
     assert job.run() == 104, job.story()
@@ -119,6 +122,7 @@ def test_a_missing_script_and_an_unknown_field_never_start_anything(make_job: Ma
     assert not (job.folder / "runs").exists()
 
 
+@pytest.mark.long
 def test_an_exit_code_reaches_the_verdict_and_not_zruns_own(make_job: MakeJob) -> None:
     job = make_job(TOY, fault="exit:1:4", restart="policy: never")
     assert job.run() == 100
@@ -127,6 +131,7 @@ def test_an_exit_code_reaches_the_verdict_and_not_zruns_own(make_job: MakeJob) -
     assert "exited with code 7" in job.output()
 
 
+@pytest.mark.long
 def test_a_job_runs_under_a_coordinator_and_agent_started_by_hand(make_job: MakeJob) -> None:
     import subprocess
     import sys

@@ -48,6 +48,7 @@ def test_after_a_kill_each_sample_comes_once_an_epoch_and_all_ranks_end_with_the
     assert max(c["step"] for c in job.verdict["checkpoints"]) == 24, "what nobody knew to be the last step is saved"
 
 
+@pytest.mark.long
 def test_a_bad_loss_takes_the_job_back_without_its_batch_which_can_be_named_and_read_again(make_job: MakeJob) -> None:
     job = make_job(f"{FEEDS} --nan 33 --steps 12", extra="data: {on_bad_loss: skip}\n", every=4)
     assert job.run() == 0, job.story()
@@ -80,6 +81,7 @@ def test_a_bad_loss_takes_the_job_back_without_its_batch_which_can_be_named_and_
     assert f"batch {bad}, 8 samples, in one process" in again.stderr
 
 
+@pytest.mark.long
 def test_a_replayed_batch_is_handed_to_the_debugger_in_the_scripts_own_loop(make_job: MakeJob) -> None:
     job = make_job(f"{FEEDS} --kind sampler --steps 6", nproc=1)
     assert job.run() == 0, job.story()

@@ -5,6 +5,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 SCRIPTS = Path(__file__).resolve().parent / "scripts"
 TOY = f"{SCRIPTS / 'toy.py'} --steps 30 --pause 0.02"
 BAD_SAMPLE = 100
@@ -36,6 +38,7 @@ def test_a_batch_that_ended_two_attempts_is_skipped_and_the_job_does_all_its_ste
     assert batches == [n for n in range(steps[0], 32) if n != skipped], "only the bad batch is missing"
 
 
+@pytest.mark.long
 def test_the_same_failure_twice_without_a_checkpoint_between_is_deterministic_and_ends_the_job(
     make_job: MakeJob,
 ) -> None:

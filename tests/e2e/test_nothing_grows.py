@@ -52,7 +52,8 @@ def name_of(descriptor: Path) -> str:
         return "closed meanwhile"
 
 
-@pytest.mark.parametrize("restarts", [10, pytest.param(100, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("restarts", [10, 100])
 def test_restarts_in_a_row_leave_the_same_descriptors_threads_and_memory(
     make_job: Callable[..., Any], tmp_path: Path, restarts: int
 ) -> None:

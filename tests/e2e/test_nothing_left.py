@@ -82,6 +82,7 @@ def test_a_segment_left_by_a_killed_job_is_gone_when_it_starts_again_and_is_told
     assert "swept" in (job.run_dir / "agent.log").read_text()
 
 
+@pytest.mark.long
 def test_a_process_that_keeps_the_output_open_keeps_nobody_waiting(make_job: Callable[..., Any]) -> None:
     job = make_job(f"{SCRIPT} --steps 5 --make stdout,setsid", every=2)
     done = subprocess.run(

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 SCRIPTS = Path(__file__).resolve().parent / "scripts"
 TOY = f"{SCRIPTS / 'toy.py'} --steps 120 --pause 0.05"
 
@@ -51,6 +53,7 @@ def test_a_killed_viewer_leaves_the_job_running_to_its_end(make_job: Callable[..
     job.until("the supervisor to be gone", lambda: not job.processes(), 20)
 
 
+@pytest.mark.long
 def test_a_killed_supervisor_is_continued_by_the_next_launch(make_job: Callable[..., Any]) -> None:
     job = make_job(TOY)
     viewer = job.start()

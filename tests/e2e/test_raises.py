@@ -71,6 +71,7 @@ def test_who_fails_first_on_a_group_torn_down_in_a_finally_is_not_the_cause(make
     assert incident["followed"] == [0]
 
 
+@pytest.mark.long
 def test_a_retry_loop_ends_nobody(make_job: MakeJob) -> None:
     job = make_job(f"{SCRIPT} retry", restart=ONCE)
     assert job.run() == 0, job.story()

@@ -46,6 +46,7 @@ def test_a_rank_has_the_secret_and_no_file_of_the_run_has(careless: Any) -> None
     assert "73f1b0c9" not in careless.output()
 
 
+@pytest.mark.long
 def test_resume_without_the_secret_is_refused(careless: Any) -> None:
     key = careless.env.pop("API_KEY")
     try:

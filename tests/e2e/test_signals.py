@@ -160,6 +160,7 @@ def service(make_job: MakeJob) -> Iterator[Callable[..., Any]]:
         process.wait(60)
 
 
+@pytest.mark.long
 def test_hangup_makes_a_coordinator_read_its_token_again_and_agents_come_back_with_the_new_one(
     service: Callable[..., Any],
 ) -> None:
@@ -284,6 +285,7 @@ def short(job: Any) -> Any:
     return job
 
 
+@pytest.mark.long
 def test_a_handler_that_waits_for_a_stopped_peer_does_not_hold_up_the_stop(make_job: MakeJob) -> None:
     stop_it(short(make_job(f"{STUBBORN} barrier", extra=NOTIFY)), "stepping.1")
 

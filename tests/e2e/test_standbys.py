@@ -45,7 +45,7 @@ def test_a_killed_rank_comes_back_from_a_standby_in_the_very_world_that_torchrun
     make_job: MakeJob, tmp_path: Path
 ) -> None:
     into = tmp_path / "into"
-    job = shown(make_job(SCRIPT), into)
+    job = shown(make_job(SCRIPT, standby=True), into)
     job.start()
     wait_for_standbys(job, [0, 1])
     os.kill(job.ranks()[1]["pid"], signal.SIGKILL)
@@ -63,7 +63,7 @@ def test_a_killed_rank_comes_back_from_a_standby_in_the_very_world_that_torchrun
 
 @pytest.mark.long
 def test_ranks_from_standbys_are_told_like_any_other_when_they_fail(make_job: MakeJob) -> None:
-    job = make_job(f"{SCRIPTS / 'plain_ddp.py'} 100000 0.02")
+    job = make_job(f"{SCRIPTS / 'plain_ddp.py'} 100000 0.02", standby=True)
     job.start()
     for attempt in (1, 2, 3):
         job.until(
@@ -85,7 +85,7 @@ def test_ranks_from_standbys_are_told_like_any_other_when_they_fail(make_job: Ma
     "extra", ["launcher: torchrun\n", "standby: {enabled: false}\n", "standby: {max_memory: 1MiB}\n"]
 )
 def test_without_standbys_a_restart_goes_through_torchrun(make_job: MakeJob, extra: str) -> None:
-    job = make_job(f"{SCRIPTS / 'plain_ddp.py'} 60 0.05", extra=extra)
+    job = make_job(f"{SCRIPTS / 'plain_ddp.py'} 60 0.05", extra=extra, standby=True)
     job.start()
     job.wait_for_step(20)
     os.kill(job.ranks()[1]["pid"], signal.SIGKILL)

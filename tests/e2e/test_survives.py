@@ -32,7 +32,7 @@ def survive(make_job: MakeJob, weights_of: WeightsOf) -> Survive:
 
     def survived(run: str, kind: str, rank: int, step: int, nproc: int = 2) -> Any:
         expected = weights_of(run, nproc)
-        job = make_job(run, fault=f"{kind}:{rank}:{step}", extra=PATIENT, nproc=nproc)
+        job = make_job(run, fault=f"{kind}:{rank}:{step}", extra=PATIENT, nproc=nproc, standby=True)
         assert job.run() == 0, job.story()
         verdict = job.verdict
         assert verdict["state"] == "SUCCEEDED"
@@ -57,6 +57,7 @@ def test_a_killed_rank_is_named_and_the_toy_ends_with_the_same_weights(survive: 
     assert incident["signal"] == "SIGKILL"
 
 
+@pytest.mark.long
 def test_a_raise_is_told_with_its_type_place_and_batch(survive: Survive) -> None:
     incident = survive(TOY, "raise", 1, 13).verdict["incidents"][0]
     assert incident["exception"].startswith("ValueError")
@@ -101,9 +102,9 @@ def ended_at(job: Any) -> float:
 @pytest.mark.parametrize(
     ("script", "strategy", "kind", "rank", "step"),
     [
-        (HYBRID, "ddp", "kill", 0, 13),
+        pytest.param(HYBRID, "ddp", "kill", 0, 13, marks=pytest.mark.long),
         (HYBRID, "zero3", "raise", 1, 17),
-        (CONVNET, "ddp", "sleep", 1, 15),
+        pytest.param(CONVNET, "ddp", "sleep", 1, 15, marks=pytest.mark.long),
     ],
     ids=["hybrid-ddp-kill", "hybrid-zero3-raise", "convnet-ddp-sleep"],
 )

@@ -58,6 +58,7 @@ def ends_of(job: Any, attempt: int = 1) -> dict[int, dict[str, Any]]:
     return {end["rank"]: end for end in ends}
 
 
+@pytest.mark.long
 def test_a_ranks_exit_code_is_told_everywhere_and_is_not_zruns(make_job: Callable[..., Any]) -> None:
     job = make_job(story("sys_exit_7"), restart=NEVER)
     assert job.run() == 100, job.story()

@@ -82,17 +82,21 @@ class Trial:
         story = (self.folder / f"story-{attempt}-{rank}").open("a", buffering=1)
         with Session(model=model, optimizer=optimizer) as run:
             for step in run.steps(total=TOTAL):
-                print(step - 1, digest(model, optimizer), file=story)
+                print("over", step - 1, digest(model, optimizer), file=story)
                 optimizer.zero_grad()
                 model(torch.randn(8, 40)).square().mean().backward()
                 optimizer.step()
-        print(run.step, digest(model, optimizer), file=story)
+                print("computed", step, digest(model, optimizer), file=story)
+        print("over", run.step, digest(model, optimizer), file=story)
 
-    def story(self, attempt: int, rank: int) -> dict[int, str]:
-        """Steps done -> what the state was then, as this rank saw it."""
+    def story(self, attempt: int, rank: int) -> list[tuple[str, int, str]]:
+        """(computed, or over: a save that was due has been requested; steps; what the state was), as this rank saw it."""
         path = self.folder / f"story-{attempt}-{rank}"
         lines = [line.split() for line in path.read_text().splitlines()] if path.exists() else []
-        return {int(step): held for step, held in lines}
+        return [(kind, int(step), held) for kind, step, held in lines]
+
+    def furthest(self, attempt: int, kind: str) -> int:
+        return max((step for rank in (0, 1) for said, step, _ in self.story(attempt, rank) if said == kind), default=0)
 
 
 def tell(folder: Path, straight: dict[int, str], wanted: str) -> dict[str, Any]:
@@ -100,13 +104,13 @@ def tell(folder: Path, straight: dict[int, str], wanted: str) -> dict[str, Any]:
     trial = Trial(folder / wanted.replace(":", "-"))
     trial.folder.mkdir()
     killed = trial.train(1, f"{point}:{number}", who)
-    done = max((max(trial.story(1, rank), default=0) for rank in (0, 1)), default=0)
     resumed = trial.train(2)
     stories = [trial.story(2, rank) for rank in (0, 1)]
+    steps = [[step for _, step, _ in story] for story in stories]
     found = {
-        "kill": wanted, "killed": killed, "done": done, "resumed": resumed,
-        "began": [min(story, default=-1) for story in stories], "ended": [max(story, default=-1) for story in stories],
-        "right": [all(straight.get(step) == held for step, held in story.items()) for story in stories],
+        "kill": wanted, "killed": killed, "computed": trial.furthest(1, "computed"), "over": trial.furthest(1, "over"),
+        "resumed": resumed, "began": [min(s, default=-1) for s in steps], "ended": [max(s, default=-1) for s in steps],
+        "right": [all(straight.get(step) == held for _, step, held in story) for story in stories],
         "left": sorted(p.name for p in (trial.folder / "checkpoints").glob("*.tmp*")),
     }  # fmt: skip
     shutil.rmtree(trial.folder)
@@ -121,8 +125,9 @@ def main() -> None:
     straight = Trial(folder / "straight")
     straight.folder.mkdir(parents=True)
     straight.train(1)
+    undisturbed = {step: held for _, step, held in straight.story(1, 0)}
     for wanted in sys.argv[2:]:
-        print(json.dumps(tell(folder, straight.story(1, 0), wanted)), flush=True)
+        print(json.dumps(tell(folder, undisturbed, wanted)), flush=True)
 
 
 main()

@@ -30,9 +30,9 @@ def check(found: dict[str, Any]) -> None:
     assert found["ended"] == [TOTAL, TOTAL], found
     assert found["left"] == [], found
     first, second = found["began"]
-    due = found["done"] // CADENCE * CADENCE
+    requested = found["over"] // CADENCE * CADENCE
     assert first == second, found
-    assert due - CADENCE <= first <= found["done"], found
+    assert requested - CADENCE <= first <= found["computed"], found
 
 
 @pytest.mark.long

@@ -46,6 +46,7 @@ def test_an_exception_on_one_node_ends_every_rank_on_every_node(make_cluster: Ca
     assert ended
 
 
+@pytest.mark.long
 def test_a_node_that_vanishes_is_noticed_whatever_the_other_is_doing(make_cluster: Callable[..., Cluster]) -> None:
     cluster = make_cluster("a", "b")
     job = cluster.job(APART)
