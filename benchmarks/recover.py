@@ -3,7 +3,8 @@
     python benchmarks/recover.py [--trials 3]
 
 Prints seconds (median [min..max]) and ratios: command -> first step; SIGKILL of a rank -> first step that had not
-been done before; a rank asleep before its all_reduce -> named as suspect, -> first new step (patience 2 s).
+been done before, once right after the start (through torchrun) and once with standbys ready; a rank asleep before its
+all_reduce -> named as suspect, -> first new step (patience 2 s).
 """
 
 import argparse
@@ -79,6 +80,9 @@ class Trial:
                                    and s["step"] > best), None))  # fmt: skip
         return float(found["t"])
 
+    def standbys_ready(self) -> bool:
+        return any('"ready": [0, 1]' in log.read_text() for log in self.folder.glob("runs/*/agent.log"))
+
     def close(self) -> None:
         self.process.send_signal(signal.SIGINT)
         try:
@@ -90,11 +94,13 @@ class Trial:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def start_and_kill(kind: str) -> tuple[float, float]:
-    """(command -> first step, SIGKILL of rank 1 -> first new step), seconds."""
-    trial = Trial(kind, "--steps", "400")
+def start_and_kill(kind: str, *, standbys: bool = False) -> tuple[float, float]:
+    """(command -> first step, SIGKILL of rank 1 -> first new step), seconds. `standbys`: once they are ready."""
+    trial = Trial(kind, "--steps", "2000")
     try:
         start_s = trial.first_step() - trial.began
+        if standbys:
+            wait(trial.standbys_ready)
         victim = trial.at(KILL_AT, 1)["pid"]
         witness = trial.at(KILL_AT, 0)["pid"]
         killed = time.time()
@@ -129,12 +135,17 @@ def main() -> None:
     parser.add_argument("--trials", type=int, default=3)
     trials = parser.parse_args().trials
     both = {kind: [start_and_kill(kind) for _ in range(trials)] for kind in ("torchrun", "zrun")}
+    warm = [start_and_kill("zrun", standbys=True)[1] for _ in range(trials)]
     hangs = [hang() for _ in range(trials)]
     start = {kind: show(f"{kind}: command -> first step", [t[0] for t in both[kind]]) for kind in both}
     kill = {kind: show(f"{kind}: SIGKILL of a rank -> first new step", [t[1] for t in both[kind]]) for kind in both}
+    swap = show("zrun, standbys ready: SIGKILL of a rank -> first new step", warm)
     show("zrun: asleep before all_reduce -> suspect named", [h[0] for h in hangs])
     show("zrun: asleep before all_reduce -> first new step", [h[1] for h in hangs])
-    print(f"ratio start {start['zrun'] / start['torchrun']:.2f}, recovery {kill['zrun'] / kill['torchrun']:.2f}")
+    print(
+        f"ratio start {start['zrun'] / start['torchrun']:.2f}, recovery {kill['zrun'] / kill['torchrun']:.2f}, "
+        f"with standbys {swap / kill['torchrun']:.2f}"
+    )
 
 
 if __name__ == "__main__":

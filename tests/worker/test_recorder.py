@@ -184,6 +184,7 @@ def test_only_a_collective_that_its_caller_waits_for_is_blocking(rings: dict[int
     assert not blocking[4 * (3 * 5 + 5)], "DDP's bucket"
 
 
+@pytest.mark.long
 def test_a_rank_that_waits_for_another_has_waited(make_stage: MakeStage, recorder: dict[str, str]) -> None:
     stage = make_stage(2, env=recorder)
     stage.script(LATE)

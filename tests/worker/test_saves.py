@@ -102,6 +102,7 @@ def test_three_failed_saves_in_a_row_end_training_on_all_ranks_at_one_step(make_
         assert "step 7" not in stage.out(rank)
 
 
+@pytest.mark.long
 def test_a_failed_last_save_is_told_though_the_script_ends_well(make_stage: MakeStage) -> None:
     stage = make_stage(2, settings=RankSettings(save_every_steps=2, save_initial=False))
     script(stage, "if step == 3 and FIRST: os.rename('checkpoints', 'away'); open('checkpoints', 'w').close()")
@@ -113,6 +114,7 @@ def test_a_failed_last_save_is_told_though_the_script_ends_well(make_stage: Make
     assert told.index("save-failed") < told.index("finished")
 
 
+@pytest.mark.long
 def test_leaving_the_loop_early_waits_for_the_save_in_flight(make_stage: MakeStage) -> None:
     stage = make_stage(2, settings=RankSettings(save_every_steps=2, save_initial=False))
     script(stage, "if step == 3: (FIRST and open('fast', 'w').close()); break", "slow_disk('fast')")

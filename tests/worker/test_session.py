@@ -89,6 +89,7 @@ def test_without_agent_and_torchrun_a_script_trains_and_leaves_nothing(tmp_path:
     assert list(bare.logs.iterdir()) == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kill_at", [8])
 def test_two_ranks_killed_and_resumed_end_with_the_same_losses_and_weights(
     make_stage: MakeStage, tmp_path: Path, kill_at: int
@@ -124,6 +125,7 @@ def test_two_ranks_killed_and_resumed_end_with_the_same_losses_and_weights(
     straight.end()
 
 
+@pytest.mark.long
 def test_the_deck_follows_a_session(make_stage: MakeStage) -> None:
     stage = make_stage(2, settings=RankSettings(save_every_steps=None, save_initial=False))
     toy(stage, "with run.phase('tokenize'): time.sleep(PAUSE)")
