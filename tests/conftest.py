@@ -5,11 +5,15 @@ import signal
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 ALLOWED_TO_SKIP: frozenset[str] = frozenset()
 """Test ids that may be skipped, each with its reason beside it."""
 
 skipped: list[str] = []
+
+settings.register_profile("shared machines", deadline=None)
+settings.load_profile("shared machines")
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # Begun in the background of a script, which ignores Ctrl-C: the programs under test would inherit that.

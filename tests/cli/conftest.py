@@ -66,6 +66,8 @@ class FakeCoordinator:
     told: list[tuple[str, Any]] = field(default_factory=list)
     on_told: Callable[[str], None] = lambda _: None
     answers: dict[str, Any] = field(default_factory=dict)
+    asked: threading.Event = field(default_factory=threading.Event)
+    """Somebody has asked something."""
     _server: ThreadingHTTPServer | None = None
     _port: int = 0
 
@@ -89,6 +91,7 @@ class FakeCoordinator:
 
             def do_GET(self) -> None:
                 path = self.path.partition("?")[0]
+                fake.asked.set()
                 if path == "/healthz":
                     self._send(200, {"status": "ok"})
                 elif not self._allowed():

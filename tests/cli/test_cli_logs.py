@@ -165,6 +165,7 @@ def test_following_ends_with_the_job_and_misses_and_doubles_no_line(
     fake = coordinator(folder)
 
     def train() -> None:
+        assert fake.asked.wait(60)  # else the second attempt is there before anybody follows the first
         for n in range(100):
             write_log(folder, 1, 0, [f"new {n}"])
         write_log(folder, 2, 0, ["second attempt"])

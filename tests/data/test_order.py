@@ -15,6 +15,7 @@ SEEDS = st.integers(-(2**63), 2**64)
 EPOCHS = st.integers(0, 10_000)
 
 
+@settings(deadline=None)
 @given(SIZES, SEEDS, EPOCHS)
 def test_every_sample_comes_exactly_once(size: int, seed: int, epoch: int) -> None:
     assert sorted(Order(size, seed, epoch).samples(0, size)) == list(range(size))
