@@ -11,7 +11,7 @@ from zrun.wire.order import End, JobOrder, LaunchPlan, Peer
 
 def warm_play() -> Play:
     play = Play()
-    play.machine = NodeMachine("toy", "a", setup=False, exit_s=60.0, standby=True)
+    play.machine = NodeMachine("toy", "a", setup=False, exit_s=60.0, standby_bytes=2 << 30)
     return play
 
 
@@ -70,7 +70,8 @@ def test_a_lost_standby_is_replaced_but_not_for_ever() -> None:
 def test_standbys_that_are_too_large_are_given_up_and_said_so() -> None:
     play = running()
     step(play, 1, 1)
-    assert any(isinstance(action, a.DropStandbys) for action in play.say(e.StandbysTooLarge(3 << 30, 2 << 30)))
+    assert play.say(e.StandbyReady(0, 1 << 30)) == []
+    assert [type(action) for action in play.say(e.StandbyReady(1, 3 << 30))] == [a.DropStandbys]
     assert not prepared(step(play, 2, 2))
     assert "3072 MiB, more than standby.max_memory (2048 MiB)" in play.machine.state.record.warnings[0]
 

@@ -151,3 +151,17 @@ def test_a_standby_that_dies_is_told(tmp_path: Path) -> None:
         assert (gone["rank"], gone["left_out"]) == (1, "")
 
     play(tmp_path, story)
+
+
+def test_what_a_killed_keeper_leaves_of_standbys_is_ended_by_the_next_one(tmp_path: Path) -> None:
+    async def story(one: Bench) -> None:
+        waiting = Waiting(one, tmp_path)
+        await waiting.begin()
+        procs = waiting.procs()
+        os.kill(one.keeper(), 9)
+        await one.until(lambda: one.said("lost"), 20)
+        await one.start()
+        assert one.said("ready")["left"] == []
+        assert living(procs) == set()
+
+    play(tmp_path, story)

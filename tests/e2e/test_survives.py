@@ -26,6 +26,13 @@ WeightsOf = Callable[..., str]
 Survive = Callable[..., Any]
 
 
+def durable_steps(job: Any, attempt: int) -> list[int]:
+    """Steps whose checkpoints the coordinator was told to be on disk."""
+    events = [json.loads(line) for line in (job.run_dir / "events.jsonl").read_text().splitlines()]
+    told = [one for one in events if one.get("event") == "CheckpointCommitted"]
+    return [one["step"] for one in told if one["attempt"] == attempt]
+
+
 @pytest.fixture
 def survive(make_job: MakeJob, weights_of: WeightsOf) -> Survive:
     """`survive(run, kind, rank, step)`: one fault, two attempts, the weights of an undisturbed run. Gives the job."""
@@ -44,7 +51,9 @@ def survive(make_job: MakeJob, weights_of: WeightsOf) -> Survive:
         assert incident["because"], job.story()
         # The newest save that was due may still have been on its way to the disk.
         newest = (step - 1) // 10 * 10
-        assert verdict["attempts"][1]["resumed_from"]["step"] in {newest, max(0, newest - 10)}
+        resumed = verdict["attempts"][1]["resumed_from"]["step"]
+        assert resumed in {newest, max(0, newest - 10)}
+        assert resumed >= max(durable_steps(job, attempt=1)), "what was once on disk is not passed over"
         assert job.weights() == expected, job.story()
         return job
 

@@ -345,7 +345,7 @@ class JobOnNode:
                     self._setup_ended(None)
                 self.feed(e.Swept(line["left"], line["removed"]))
             case "standby-ready" | "standby-gone":
-                self.feed(self._ranks.heard(line, self.spec.standby.max_memory_bytes))
+                self.feed(self._ranks.heard(line))
                 self._log.info("standbys", ready=sorted(self._ranks.standbys))
             case "not-activated" if self._keeper is not None and line["id"] == self._keeper.spawned:
                 self._log.warning("standbys are no good: torchrun starts", why=line["error"])

@@ -3,7 +3,6 @@
 Makes files and folders, starts no process. Knows nothing about how an attempt goes on.
 """
 
-import contextlib
 import errno
 import importlib.util
 import os
@@ -23,6 +22,7 @@ from zrun.agent.line_buffering import preloaded
 from zrun.core import env
 from zrun.core.deck import create_deck, deck_path
 from zrun.core.errors import LaunchError
+from zrun.core.free_space import free_bytes
 from zrun.core.private import make_folder
 from zrun.core.runfolder import RunFolder
 from zrun.core.settings import RankSettings
@@ -106,14 +106,6 @@ def explained(error: LaunchError | OSError, path: Path) -> str:
     if error.errno in _FULL:
         return f"disk full: {error.strerror} at {where} ({free_bytes(where)} bytes free)"
     return str(error)
-
-
-def free_bytes(path: Path) -> int:
-    """Bytes that may still be written below `path`; -1 where nobody can say."""
-    for place in (path, *path.parents):
-        with contextlib.suppress(OSError):
-            return shutil.disk_usage(place).free
-    return -1
 
 
 def free_port() -> int:

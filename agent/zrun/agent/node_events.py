@@ -56,7 +56,8 @@ class SpecChanged:
     setup: bool
     setup_s: float | None
     exit_s: float
-    standby: bool = False
+    standby_bytes: int = 0
+    """The most memory that a standby may take; 0: none are wanted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,9 +108,10 @@ class RankExited:
 
 @dataclass(frozen=True, slots=True)
 class StandbyReady:
-    """A process that waits to become this rank has everything imported."""
+    """A process that waits to become this rank has everything imported, and takes so much memory."""
 
     rank: int
+    bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,12 +120,6 @@ class StandbyLost:
 
     rank: int
     left_out: str
-
-
-@dataclass(frozen=True, slots=True)
-class StandbysTooLarge:
-    bytes: int
-    cap: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,5 +214,5 @@ NodeEvent = (
     OrderReceived | LeftBefore | KeeperReady | KeeperLost | KeeperEnds | SetupEnded | SpecChanged | FolderShared
     | LaunchRefused | Launched | RankSeen | RankExited | TorchrunExited | DecksRead | NoteRead | Signalled
     | CollectEnded | Swept | PreemptAsked | Freed | LeaveNow | CutOff | NoticeRead
-    | StandbyReady | StandbyLost | StandbysTooLarge | TimeUp
+    | StandbyReady | StandbyLost | TimeUp
 )  # fmt: skip

@@ -13,5 +13,9 @@ def limits_of(spec: JobSpec) -> dict[str, Any]:
     return {
         "setup_s": limits.setup_s if limits.enabled else None,
         "exit_s": EXIT_S if limits.exit_s is None else limits.exit_s,
-        "standby": spec.standby.enabled and spec.launcher in ("auto", "warm"),
+        "standby_bytes": spec.standby.max_memory_bytes if _wants_standbys(spec) else 0,
     }
+
+
+def _wants_standbys(spec: JobSpec) -> bool:
+    return spec.standby.enabled and spec.launcher in ("auto", "warm")

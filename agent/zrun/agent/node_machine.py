@@ -26,11 +26,12 @@ class NodeMachine:
     """One job on one node, for one life of the agent."""
 
     def __init__(self, job: str, node: str, *, setup: bool, exit_s: float, setup_s: float | None = None,
-                 standby: bool = False) -> None:  # fmt: skip
+                 standby_bytes: int = 0) -> None:  # fmt: skip
         """`setup`: set-up commands this node has not run yet, which may take `setup_s`; `exit_s`: from a script's end
-        to its process's end; `standby`: the next ranks wait beside the running ones.
+        to its process's end; `standby_bytes`: memory that each of the next ranks, waiting
+        beside the running ones, may take; 0: none wait.
         """
-        self.state = NodeState(job, node, setup=setup, exit_s=exit_s, setup_s=setup_s, standby=standby)
+        self.state = NodeState(job, node, setup=setup, exit_s=exit_s, setup_s=setup_s, standby_bytes=standby_bytes)
 
     def handle(self, event: e.NodeEvent, now: float) -> list[NodeAction]:
         """`now` is monotonic seconds, the clock of the decks."""
@@ -90,8 +91,9 @@ class NodeMachine:
                 state.record.setup_running, state.record.setup_until = False, None
                 state.setup = failure is not None
                 state.record.node_failure = failure if state.doing == Doing.SETUP else None
-            case e.SpecChanged(setup, setup_s, exit_s, standby):
-                state.setup, state.setup_s, state.exit_s, state.standby = setup, setup_s, exit_s, standby
+            case e.SpecChanged(setup, setup_s, exit_s, standby_bytes):
+                state.setup, state.setup_s, state.exit_s = setup, setup_s, exit_s
+                state.standby_bytes = standby_bytes
             case e.FolderShared(attempt, problem):
                 if attempt == state.record.attempt:
                     state.record.folder_shared, state.record.node_failure = problem is None, problem
@@ -119,7 +121,7 @@ class NodeMachine:
                 state.found(left, removed)
             case e.PreemptAsked() | e.LeaveNow() | e.CutOff() | e.NoticeRead():
                 self._from_outside(event)
-            case e.StandbyReady() | e.StandbyLost() | e.StandbysTooLarge():
+            case e.StandbyReady() | e.StandbyLost():
                 node_standby.take(state, event)
             case e.TimeUp():
                 pass

@@ -21,7 +21,7 @@ def drive_standbys(state: NodeState) -> None:
     if record.running_since is None:
         record.running_since = state.now
     alone = record.plan is not None and record.plan.nnodes == 1
-    if not state.standby or not alone or state.standbys_asked or state.standby_tries >= TRIES:
+    if not state.standby_bytes or not alone or state.standbys_asked or state.standby_tries >= TRIES:
         return
     stories = record.stories.values()
     stepping = all(story.alive and story.deck is not None and story.deck.completed > 0 for story in stories)
@@ -31,19 +31,23 @@ def drive_standbys(state: NodeState) -> None:
         state.out.append(PrepareStandbys("the ranks step: their successors get ready"))
 
 
-def take(state: NodeState, event: e.StandbyReady | e.StandbyLost | e.StandbysTooLarge) -> None:
+def take(state: NodeState, event: e.StandbyReady | e.StandbyLost) -> None:
     match event:
-        case e.StandbyReady():
-            pass  # whoever starts the ranks knows which are ready
+        case e.StandbyReady(_, size):
+            if size > state.standby_bytes:
+                _give_up(state, size)
         case e.StandbyLost(rank, left_out):
             state.standbys_asked = False
             why = f"the standby of rank {rank} was lost"
             state.out.append(DropStandbys(f"{why}: {left_out} starts threads or opens a GPU" if left_out else why))
-        case e.StandbysTooLarge(bytes_, cap):
-            state.standby = False
-            why = f"a standby takes {bytes_ >> 20} MiB, more than standby.max_memory ({cap >> 20} MiB)"
-            state.record.warn(f"{why}: there are none, a restart starts new workers through torchrun")
-            state.out.append(DropStandbys(why))
+
+
+def _give_up(state: NodeState, size: int) -> None:
+    if state.standby_bytes:
+        why = f"a standby takes {size >> 20} MiB, more than standby.max_memory ({state.standby_bytes >> 20} MiB)"
+        state.standby_bytes = 0
+        state.record.warn(f"{why}: there are none, a restart starts new workers through torchrun")
+        state.out.append(DropStandbys(why))
 
 
 def launched(state: NodeState) -> None:

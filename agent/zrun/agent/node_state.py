@@ -33,14 +33,14 @@ class NodeState:
     """One job on one node, for one life of the agent. `now` is the time of the event being handled."""
 
     def __init__(
-        self, job: str, node: str, *, setup: bool, exit_s: float, setup_s: float | None, standby: bool
+        self, job: str, node: str, *, setup: bool, exit_s: float, setup_s: float | None, standby_bytes: int
     ) -> None:
         self.job, self.node = job, node
         self.setup = setup
         """The job has set-up commands that this node has not run yet."""
         self.exit_s, self.setup_s = exit_s, setup_s
-        self.standby = standby
-        """Standbys are wanted here at all."""
+        self.standby_bytes = standby_bytes
+        """The most memory that a standby may take; 0: none are wanted."""
         self.standbys_asked = False
         self.standby_tries = 0
         self.now = 0.0

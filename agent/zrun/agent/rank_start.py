@@ -18,12 +18,10 @@ from zrun.agent.standbys import packed
 from zrun.agent.vitals import resident_bytes
 from zrun.core import env
 from zrun.core.private import make_folder
+from zrun.core.runfolder import LEARNED_MODULES, LEFT_OUT_MODULES
 from zrun.spec.job import JobSpec
 from zrun.wire.order import LaunchPlan
 
-LEARNED: Final = "modules.json"
-LEFT_OUT: Final = "modules-left-out.json"
-"""Written and read by ranks and standbys too, see zrun.worker.imports_told and zrun.worker.standby."""
 _OF_AN_ATTEMPT: Final = frozenset({
     env.ATTEMPT, env.RESTART_CAUSE, env.SHM_DIR, env.ATTEMPT_DIR, env.MARK, env.SETTINGS, *DUMP_FILE_NAMES,
 })  # fmt: skip
@@ -92,7 +90,7 @@ class RankStart:
     def prepare(self, keeper: KeeperLink, start: Start) -> None:
         """One standby a rank; each says when it is ready."""
         self._made_for, self._ready = _world(start), {}
-        argv = [launch.python_of(start.spec), "-m", "zrun.worker.standby", str(self._own_dir / LEARNED)]
+        argv = [launch.python_of(start.spec), "-m", "zrun.worker.standby", str(self._own_dir / LEARNED_MODULES)]
         for rank in start.ranks:
             given = self.rank_environment(start, rank)
             keeper.standby(rank, argv, given, start.spec.workdir, self._own_dir / "standby.log")
@@ -101,22 +99,19 @@ class RankStart:
         """Their keeper is gone, and they with it."""
         self._ready, self._made_for = {}, None
 
-    def heard(self, line: Mapping[str, Any], cap_bytes: int) -> e.StandbyReady | e.StandbyLost | e.StandbysTooLarge:
-        """What the keeper says of one; `cap_bytes`: of memory, for one."""
+    def heard(self, line: Mapping[str, Any]) -> e.StandbyReady | e.StandbyLost:
+        """What the keeper says of one."""
         rank = line["rank"]
         if line["said"] == "standby-ready":
-            size = resident_bytes(line["pid"])
-            if size > cap_bytes:
-                return e.StandbysTooLarge(size, cap_bytes)
             self._ready[rank] = line["pid"]
-            return e.StandbyReady(rank)
+            return e.StandbyReady(rank, resident_bytes(line["pid"]))
         self._ready.pop(rank, None)
         if line["left_out"]:
             self._leave_out(line["left_out"])
         return e.StandbyLost(rank, line["left_out"])
 
     def _leave_out(self, package: str) -> None:
-        path = self._own_dir / LEFT_OUT
+        path = self._own_dir / LEFT_OUT_MODULES
         try:
             known = json.loads(path.read_text())
         except (OSError, ValueError):

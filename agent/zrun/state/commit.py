@@ -13,10 +13,11 @@ from typing import Final
 
 from zrun.core import pruning
 from zrun.core.durable import fsync_folder, write_bytes
+from zrun.core.free_space import free_bytes
 from zrun.core.manifest import CONTROL, MANIFEST, Manifest, folder_name, scan
 from zrun.core.private import make_folder
 from zrun.core.retention import Keep
-from zrun.state.disk_errors import free_bytes, too_little
+from zrun.state.disk_errors import too_little
 from zrun.state.kill_points import reached
 
 _AT_FDCWD: Final = -100

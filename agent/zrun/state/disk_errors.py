@@ -3,13 +3,12 @@
 Knows nothing about checkpoints but their error.
 """
 
-import contextlib
 import errno
-import shutil
 from pathlib import Path
 from typing import Final
 
 from zrun.core.errors import CheckpointError
+from zrun.core.free_space import free_bytes
 
 _FULL: Final = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _ROOM: Final = "make room, lower checkpoint.keep, or point checkpoint.dir at a larger disk"
@@ -53,14 +52,6 @@ def too_little(directory: Path, needed: int, free: int) -> DiskFullError:
     return DiskFullError(
         f"disk full: {needed} bytes needed for a checkpoint in {directory}, {free} bytes free", hint=_ROOM
     )
-
-
-def free_bytes(path: Path) -> int:
-    """Bytes that may still be written below `path`; -1 where nobody can say."""
-    for folder in (path, *path.parents):
-        with contextlib.suppress(OSError):
-            return shutil.disk_usage(folder).free
-    return -1
 
 
 def room(path: Path) -> str:

@@ -12,8 +12,9 @@ from typing import Any, Final
 import torch
 from torch.optim import Optimizer
 
+from zrun.core.free_space import free_bytes
 from zrun.core.manifest import scan
-from zrun.state.disk_errors import DiskFullError, free_bytes, too_little
+from zrun.state.disk_errors import DiskFullError, too_little
 from zrun.state.optimizer import kind_of
 from zrun.state.parts import Parts
 

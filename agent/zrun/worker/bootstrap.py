@@ -19,9 +19,10 @@ from zrun.core import env
 from zrun.core.deck import Flag, Phase
 from zrun.core.manifest import newest_step
 from zrun.core.notes import NoteKind
+from zrun.core.runfolder import LEARNED_MODULES
 from zrun.worker import dumps, last_words, output, segments
 from zrun.worker.flight import FlightDump
-from zrun.worker.imports_told import LEARNED, ImportsTold
+from zrun.worker.imports_told import ImportsTold
 from zrun.worker.rank import ThisRank, arm, this_rank
 from zrun.worker.script import load_module, load_script, without_our_frames
 from zrun.worker.term import Term
@@ -139,7 +140,7 @@ def _ready_torch(rank: ThisRank) -> None:
         if rank.deck is not None:
             recorder.install(rank)
             if folder := env.get(env.ATTEMPT_DIR):
-                rank.sweepers.append(ImportsTold(rank, Path(folder).parent / LEARNED).sweep)
+                rank.sweepers.append(ImportsTold(rank, Path(folder).parent / LEARNED_MODULES).sweep)
                 rank.sweepers.append(FlightDump(rank, Path(folder) / f"rank-{rank.rank}.flight").sweep)
             late_imports.watch(rank, step_count.install(rank))
     except Exception as error:  # a broken torch must fail where the script imports it, with the script's traceback

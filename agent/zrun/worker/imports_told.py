@@ -13,8 +13,6 @@ from typing import Final
 from zrun.core import env
 from zrun.worker.rank import ThisRank
 
-LEARNED: Final = "modules.json"
-"""In the node's folder, one for all attempts."""
 _NOT_OURS_TO_LOAD: Final = frozenset({"zrun", "__main__", "sitecustomize", "usercustomize", "antigravity", "this"})
 
 
@@ -32,7 +30,7 @@ class ImportsTold:
             return
         self._told = True
         try:
-            unfinished = self._path.with_name(f".{LEARNED}.{os.getpid()}")
+            unfinished = self._path.with_name(f".{self._path.name}.{os.getpid()}")
             unfinished.write_text(json.dumps(installed()))
             unfinished.chmod(0o600)
             unfinished.replace(self._path)

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import library as operators_of_torch
 
 from zrun.core.deck import OP_CODE
 from zrun.core.standing import BACKGROUND
@@ -36,7 +37,7 @@ class Recorder:
         self._lock = threading.Lock()
         key = torch._C.DispatchKey.BackendSelect  # noqa: SLF001
         self._below = torch._C._dispatch_keyset_full_after(key)  # noqa: SLF001
-        library: Any = torch.library.Library("c10d", "IMPL")  # type: ignore[no-untyped-call]
+        library: Any = operators_of_torch.Library("c10d", "IMPL")  # type: ignore[no-untyped-call]
         self._library = library  # the kernels go when it goes
         for name, shown in OPERATORS.items():
             packet = getattr(torch.ops.c10d, name, None)

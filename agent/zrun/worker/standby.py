@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from zrun.core import env
+from zrun.core.runfolder import LEFT_OUT_MODULES
 
-LEFT_OUT: Final = "modules-left-out.json"
 _ONE_LINE: Final = 4096
 _MODULES: Final = (
     "torch.distributed", "torch.nn.parallel", "torch.utils.data", "torch.distributed.fsdp", "zrun.worker.session",
@@ -30,7 +30,7 @@ def main(arguments: list[str]) -> None:
     os.set_inheritable(line.fileno(), False)
     manners = Manners()
     warm()
-    reason = import_learned(_names(learned), _names(learned.with_name(LEFT_OUT)))
+    reason = import_learned(_names(learned), _names(learned.with_name(LEFT_OUT_MODULES)))
     if reason:
         line.sendall(f"leave out {reason}".encode())
         return
@@ -115,6 +115,7 @@ def become(descriptors: list[int]) -> None:
     if len(descriptors) > 1:
         from zrun.worker import store_host
 
+        os.set_inheritable(descriptors[1], False)
         store_host.host(descriptors[1])
     from zrun.worker import bootstrap
 

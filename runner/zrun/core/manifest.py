@@ -21,7 +21,7 @@ from zrun.core.private import make_folder
 
 MANIFEST: Final = "manifest.json"
 CONTROL: Final = ".zrun"
-FORMAT: Final = 1
+FORMAT: Final = 2
 _FOLDER: Final = re.compile(r"step-(\d{6,})")
 _DAMAGED: Final = re.compile(r"step-(\d{6,})\.json")
 _CLAIM: Final = re.compile(r"claim-(\d+)")

@@ -2,8 +2,14 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from zrun.core.ids import JobId
+
+LEARNED_MODULES: Final = "modules.json"
+"""In a node's folder: what the job had imported by its first step, written by a rank, read by standbys."""
+LEFT_OUT_MODULES: Final = "modules-left-out.json"
+"""Beside it: packages that a standby must not import, written by the agent."""
 
 
 @dataclass(frozen=True, slots=True)

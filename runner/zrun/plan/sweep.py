@@ -14,6 +14,8 @@ from typing import Any, Final
 import torch
 import torch.distributed as dist
 
+from zrun.plan.together import meet
+
 SIZES: Final = (4 << 10, 64 << 10, 1 << 20, 4 << 20, 16 << 20)
 """Bytes of the whole tensor, gathered or before scattering."""
 TRIES: Final = 5
@@ -44,14 +46,7 @@ def timed(op: str, count: int, device: torch.device) -> float:
 
 def swept(ranks: int) -> dict[str, Any]:
     """NCCL where each rank has a GPU of its own, else gloo."""
-    cuda = torch.cuda.is_available() and torch.cuda.device_count() >= ranks
-    device = torch.device("cuda", dist.get_node_local_rank()) if cuda else torch.device("cpu")
-    if cuda:
-        torch.cuda.set_device(device)
-    else:
-        torch.set_num_threads(1)
-    backend = "nccl" if cuda else "gloo"
-    dist.init_process_group(backend)
+    backend, device = meet(ranks)
     rows = [
         {"op": op, "bytes": count, "seconds": timed(op, count, device)}
         for op in ("all_gather", "reduce_scatter", "all_reduce")

@@ -23,6 +23,7 @@ from torch.profiler import ProfilerActivity, profile
 sys.path.append(str(Path(__file__).resolve().parents[2]))  # at the end: nothing of the user's is hidden
 
 from zrun.plan.probe import made, named, units
+from zrun.plan.together import meet
 
 STEPS: Final = 5
 AUTO_PARTS: Final = 16
@@ -129,14 +130,7 @@ def local_bytes(tensors: Iterable[Any]) -> int:
 
 
 def main(model_name: str, loss_name: str, micro_batch: int, ranks: int) -> dict[str, Any]:
-    cuda = torch.cuda.is_available() and torch.cuda.device_count() >= ranks
-    device = torch.device("cuda", dist.get_node_local_rank()) if cuda else torch.device("cpu")
-    if cuda:
-        torch.cuda.set_device(device)
-    else:
-        torch.set_num_threads(1)
-    backend = "nccl" if cuda else "gloo"
-    dist.init_process_group(backend)
+    backend, device = meet(ranks)
     with torch.device("meta"):
         ways = candidates(made(model_name))
     rows = [{"wrap": way, **tried(model_name, loss_name, micro_batch, names, device)} for way, names in ways.items()]

@@ -14,12 +14,27 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 rank, attempt = os.environ["RANK"], os.environ["ZRUN_ATTEMPT"]
+
+
+def inherited() -> list[str]:
+    """What a program started from here would have open."""
+    numbers = [int(entry.name) for entry in Path("/proc/self/fd").iterdir()]
+    found = []
+    for number in numbers:
+        try:
+            if os.get_inheritable(number):
+                found.append(f"{number} {Path(f'/proc/self/fd/{number}').readlink().name}")
+        except OSError:
+            continue  # the one that listed them
+    return sorted(found)
+
+
 facts = {
     "env": {name.decode("latin-1"): value.decode("latin-1") for name, value in os.environb.items()},
     "argv": sys.argv, "name": __name__, "file": __file__, "cwd": str(Path.cwd()), "path0": sys.path[0],
     "cpus": sorted(os.sched_getaffinity(0)), "main": sys.modules["__main__"].__file__, "nice": os.nice(0),
     "threads": threading.active_count(), "stdin": str(Path("/proc/self/fd/0").readlink()),
-    "session": os.getsid(0) == os.getpid(), "flags": list(sys.flags), "torch_threads": torch.get_num_threads(),
+    "inherited": inherited(), "session": os.getsid(0) == os.getpid(), "flags": list(sys.flags), "torch_threads": torch.get_num_threads(),
 }  # fmt: skip
 Path(os.environ["E2E_INTO"], f"attempt-{attempt}-rank-{rank}.json").write_text(json.dumps(facts))
 torch.distributed.init_process_group("gloo")
