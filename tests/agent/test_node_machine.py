@@ -35,8 +35,9 @@ def order(attempt: int, **more: Any) -> e.OrderReceived:
     return e.OrderReceived(JobOrder(run=plan, attempt=attempt, **more))
 
 
-def ending(attempt: int, how: End, within_s: float = 10.0, collect: int = 0) -> e.OrderReceived:
-    return e.OrderReceived(JobOrder(ending=Ending(how, within_s, "why"), attempt=attempt, collect=collect))
+def ending(attempt: int, how: End, within_s: float = 10.0, collect: int = 0, *, keep: bool = False) -> e.OrderReceived:
+    asked = Ending(how, within_s, "why", keep=keep)
+    return e.OrderReceived(JobOrder(ending=asked, attempt=attempt, collect=collect))
 
 
 def deck(rank: int, **more: Any) -> DeckState:

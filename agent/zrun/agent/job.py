@@ -27,6 +27,7 @@ from zrun.agent.once import Once
 from zrun.agent.rank_start import RankStart, Start
 from zrun.agent.reporting import essence, job_report
 from zrun.agent.setup_run import SetupRun
+from zrun.core.env import MEMORY
 from zrun.core.errors import LaunchError
 from zrun.core.failure import Failure, FailureKind
 from zrun.core.private import make_folder
@@ -289,6 +290,8 @@ class JobOnNode:
 
     def _environment(self, plan: LaunchPlan, where: Where) -> dict[str, str]:
         env, dropped = launch.environment(self.spec, plan, where, self.brief.env, self.brief.secrets)
+        if self._keeper is not None and self._keeper.pid is not None:
+            env[MEMORY] = f"/proc/{self._keeper.pid}/fd"
         if dropped:
             self._log.info("variables of other launchers left out", names=dropped)
         return env

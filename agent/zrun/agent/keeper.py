@@ -25,6 +25,7 @@ from zrun.agent.child_watch import ChildWatch
 from zrun.agent.estate import Estate
 from zrun.agent.keeper_lock import KeeperLock
 from zrun.agent.lock_queue import LockQueue
+from zrun.agent.memory_files import MemoryFiles
 from zrun.agent.standbys import NotReadyError, Standbys
 from zrun.agent.virtual_clock import VirtualClock
 from zrun.core.own_log import log_line
@@ -51,6 +52,7 @@ class Keeper:
         self._estate: Estate | None = None
         self._watch = ChildWatch(self._selector, self._say, self._reaped)
         self._standbys: Standbys | None = None
+        self._memory = MemoryFiles()
         self._buffer = b""
         self._clock = VirtualClock(time.monotonic())
         self._heard = self._looked = 0.0
@@ -87,6 +89,7 @@ class Keeper:
                 self._standbys.drop()
             self._end_all("over")
             estate.close()
+            self._memory.close()
         return 0
 
     @property
@@ -188,6 +191,8 @@ class Keeper:
         if temp := order["env"].get("TMPDIR"):
             self._estate.uses_temp(temp)
         try:
+            if ranks := order.get("ranks"):
+                self._memory.make(range(ranks[0], ranks[0] + ranks[1]))
             with os.fdopen(open_append(Path(order["log"])), "ab") as log:
                 child = subprocess.Popen(
                     order["argv"], env=order["env"], cwd=order["cwd"], stdin=subprocess.DEVNULL, stdout=log,

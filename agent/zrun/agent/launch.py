@@ -27,6 +27,7 @@ from zrun.core.private import make_folder
 from zrun.core.runfolder import RunFolder
 from zrun.core.settings import RankSettings
 from zrun.core.user_code import UserCode, folder
+from zrun.spec import units
 from zrun.spec.job import JobSpec
 from zrun.wire.order import LaunchPlan
 
@@ -170,7 +171,15 @@ def settings(spec: JobSpec, plan: LaunchPlan) -> RankSettings:
         save_initial=checkpoint.initial, resume=plan.resume, allow_changed=list(spec.allow_changed),
         keep_last=keep.last, keep_every_steps=keep.every_steps, fresh=plan.fresh, quarantined=list(plan.quarantined),
         on_bad_loss=spec.data.on_bad_loss, bad_loss_factor=spec.data.bad_loss_factor,
+        memory_every=_memory_every(checkpoint.memory_every),
     )  # fmt: skip
+
+
+def _memory_every(text: str) -> str:
+    if text in {"auto", "off"}:
+        return text
+    steps, seconds = units.cadence(text)
+    return str(steps) if steps else f"{seconds}s"
 
 
 def make_places(where: Where, ranks: list[int]) -> None:

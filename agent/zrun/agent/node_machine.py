@@ -7,7 +7,7 @@ It knows nothing about other nodes, budgets or blame; those are the coordinator'
 
 from typing import Final, assert_never
 
-from zrun.agent import last_line, node_ending, node_finish, node_launch, node_recorder, node_standby
+from zrun.agent import last_line, node_ending, node_finish, node_hold, node_launch, node_recorder, node_standby
 from zrun.agent import node_events as e
 from zrun.agent.node_actions import Collect, EnsureKeeper, NodeAction, Release
 from zrun.agent.node_state import NodeState
@@ -55,9 +55,7 @@ class NodeMachine:
             due.append(record.setup_until)
         if record.lost_launch is not None:
             due.append(record.lost_until)
-        linger = node_finish.linger_at(state)
-        if linger is not None:
-            due.append(linger)
+        due += [at for at in (node_finish.linger_at(state), node_hold.hold_time(state)) if at is not None]
         return min(due) if due else None
 
     def _drive(self) -> None:
@@ -67,10 +65,12 @@ class NodeMachine:
         node_finish.drive_phase(state)
         node_finish.drive_end_of_ranks(state)
         ending = node_ending.wanted_ending(state)
+        node_hold.drive_hold(state, ending)
         if ending is not None and ending.how == End.KILL and state.collecting and not state.last_look:
             state.last_look = True
             state.collect_until = min(state.collect_until, state.now + LAST_LOOK_S)
-        if ending is not None and (not state.collecting or state.leave or state.record.cut_off):
+        busy = state.collecting or node_hold.holding(state)
+        if ending is not None and (not busy or state.leave or state.record.cut_off):
             node_ending.drive_ending(state, ending)
         node_ending.drive_save(state)
         last_line.drive_last_lines(state)

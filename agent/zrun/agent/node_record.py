@@ -64,6 +64,7 @@ class AttemptRecord:
     saved_at: int | None = None
     resumed_step: int | None = None
     resumed_from: str | None = None
+    resumed_tier: str = ""
     skipped: list[dict[str, str]] = field(default_factory=list)
     total_steps: int = 0
     checkpoints: list[CheckpointInfo] = field(default_factory=list)
@@ -72,6 +73,8 @@ class AttemptRecord:
     warnings: list[str] = field(default_factory=list)
     collective_timeout_s: float = 0.0
     running_since: float | None = None
+    hold_until: float | None = None
+    """Ranks were asked for their state; until then they may begin to copy it."""
 
     def story(self, rank: int) -> RankStory:
         return self.stories.setdefault(rank, RankStory(rank))
@@ -154,6 +157,8 @@ class AttemptRecord:
                 self.save_failures = [*self.save_failures, {**kept, "rank": rank}][-WARNINGS_TOLD:]
             case NoteKind.FINISHED if not note.get("exit_code"):
                 story.over_unix = float(note["at"])
+            case NoteKind.HOLDS | NoteKind.HOLDING | NoteKind.HELD:
+                story.take_hold(note)
             case NoteKind.STOPPED_AT:
                 story.stopped_at = int(note["step"])
             case NoteKind.GROUP:
@@ -170,7 +175,7 @@ class AttemptRecord:
     def _take_session(self, note: dict[str, Any]) -> None:
         if self.resumed_step is None:
             self.resumed_step = int(note.get("resumed_step") or 0)
-            self.resumed_from = note.get("checkpoint")
+            self.resumed_from, self.resumed_tier = note.get("checkpoint"), str(note.get("tier") or "")
             self.skipped = [{"path": str(s.get("path")), "reason": str(s.get("reason"))}
                             for s in note.get("skipped") or []]  # fmt: skip
         self.total_steps = int(note.get("total_steps") or self.total_steps)

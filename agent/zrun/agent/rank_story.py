@@ -5,6 +5,7 @@ from typing import Any, Final
 
 from zrun.core.deck import Flag, Phase
 from zrun.core.deck_reader import DeckState
+from zrun.core.notes import NoteKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +71,12 @@ class RankStory:
     """Its script was over, its process was not; ended by us, and no failure."""
     finished_at: float | None = None
     stopped_at: int | None = None
+    holds: bool = False
+    """It can be asked for its state."""
+    holding_bytes: int = 0
+    """So many it is copying into memory."""
+    held: dict[str, Any] | None = None
+    """What it answered: a step, or a problem."""
 
     @property
     def alive(self) -> bool:
@@ -118,6 +125,15 @@ class RankStory:
         if self.candidate is None or self.candidate.get("at") != note.get("at"):
             self.leaving_at, self.catching = None, False
         self.candidate = note
+
+    def take_hold(self, note: dict[str, Any]) -> None:
+        kind = note["kind"]
+        if kind == NoteKind.HELD:
+            self.held = note
+        elif kind == NoteKind.HOLDING:
+            self.holding_bytes = int(note.get("bytes") or 0)
+        else:
+            self.holds = True
 
     def handled(self) -> None:
         """The exception in flight was caught."""

@@ -22,6 +22,7 @@ from zrun.state.claims import Claim
 from zrun.state.disk_errors import explained
 from zrun.state.parts import Parts
 from zrun.state.progress import Outcome, Progress, Restored, Saved
+from zrun.state.remembering import Remembering
 from zrun.state.restoring import Restorer
 from zrun.state.saving import Saver, Staged, Stamp
 from zrun.state.values import encode
@@ -77,7 +78,7 @@ class Checkpoints:
             self._warn(text)
 
     def restore(self, parts: Parts, resume: str, fingerprint: dict[str, Any]) -> Restored:
-        """Load the newest checkpoint that is valid on every rank, in place; the same answer on every rank.
+        """Load the newest state that is valid on every rank, in place; the same answer on every rank.
 
         `resume`: auto, never, or a folder of one checkpoint or of many. CheckpointError, on every rank, if there are
         checkpoints but none that is valid, if they are another run's, or if the newest one does not fit this job.
@@ -86,6 +87,11 @@ class Checkpoints:
         self._elsewhere = self._fresh or resume != "auto"
         if resume == "never":
             return Restored(None, None)
+        if resume == "auto" and not self._fresh:
+            remembering = Remembering(self._agreement, self._job, self._tell)
+            recalled = remembering.restore(self.directory, parts, fingerprint | {"seed": self._seed})
+            if recalled is not None:
+                return replace(recalled, seconds=time.monotonic() - begun)
         restorer = Restorer(self._agreement, self._job, self._allowed, self._tell)
         folder = None if resume == "auto" else Path(resume)
         result = restorer.restore(
@@ -122,6 +128,16 @@ class Checkpoints:
             raise CheckpointError(problem)
         self.attempt = number
         self._claim = Claim(self._job, number, resumed_step, device)
+
+    @property
+    def agreement(self) -> Agreement:
+        """Of all ranks, on the training thread."""
+        return self._agreement
+
+    @property
+    def cores(self) -> int:
+        """This rank's share of the cores it may use."""
+        return _cores(self._agreement.world_size)
 
     def from_first(self, value: Any) -> Any:
         """Rank 0's value on every rank; on the training thread."""

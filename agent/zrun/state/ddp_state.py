@@ -34,6 +34,10 @@ class DdpState:
             )
         return [text for text in found if text]
 
+    @property
+    def has_hook_state(self) -> bool:
+        return bool(comm_hooks.states(self._ddp))
+
     def save(self, blocks: list[Block], values: dict[str, Any]) -> None:
         arrived = self._arrivals.state()
         if arrived is not None:

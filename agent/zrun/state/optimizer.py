@@ -5,7 +5,7 @@ the settings (lr, betas, …) from the outer groups, which the scheduler writes.
 """
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -33,6 +33,27 @@ def _inner(optimizer: Optimizer) -> Optimizer:
     return inner
 
 
+def settings_of(name: str, groups: Sequence[Mapping[str, Any]], tensors: dict[str, torch.Tensor]) -> list[Any]:
+    """What a scheduler may change (lr, betas, …), group by group; tensors among it go into `tensors`."""
+    return [
+        {key: encode(value, f"{name}/group-{index}/{key}", tensors) for key, value in group.items() if key != "params"}
+        for index, group in enumerate(groups)
+    ]
+
+
+def with_settings(entry: Mapping[str, Any], settings: Sequence[Any]) -> dict[str, Any]:
+    """An optimizer's entry among the values with other settings."""
+    groups = [{**group, "settings": own} for group, own in zip(entry["groups"], settings, strict=True)]
+    return {**entry, "groups": groups}
+
+
+def layout_mark(optimizer: Optimizer) -> tuple[Any, ...]:
+    """Cheap, and another one once the optimizer keeps other tensors than before."""
+    state = _inner(optimizer).state
+    first: Mapping[str, Any] = next(iter(state.values()), {})
+    return len(state), *(id(value) for value in first.values() if isinstance(value, torch.Tensor))
+
+
 class OptimizerPart:
     """One optimizer under one name; `names` gives each parameter's full name (`model/0.weight`) by its id."""
 
@@ -48,7 +69,8 @@ class OptimizerPart:
     def save(self, blocks: list[Block], values: dict[str, Any]) -> None:
         """Add the state's tensors to `blocks` and everything else to `values`."""
         tensors: dict[str, torch.Tensor] = {}
-        groups = [self._group(group, index, tensors) for index, group in enumerate(self.optimizer.param_groups)]
+        settings = settings_of(self.name, self.optimizer.param_groups, tensors)
+        groups = [{"settings": own, "names": names} for own, names in zip(settings, self.names(), strict=True)]
         values[self.name] = {"kind": kind_of(self.optimizer), "groups": groups}
         blocks.extend(block_of(name, tensor, Copies.OWN) for name, tensor in tensors.items())
         for parameter, state in self._inner.state.items():
@@ -58,14 +80,6 @@ class OptimizerPart:
             # A plain tensor beside a sharded parameter may be this rank's alone.
             copies = Copies.OWN if is_sharded(parameter) else self._copies(name)
             blocks.extend(block_of(key, tensor, copies) for key, tensor in held.items())
-
-    def _group(self, group: Mapping[str, Any], index: int, tensors: dict[str, torch.Tensor]) -> dict[str, Any]:
-        own = {
-            key: encode(value, f"{self.name}/group-{index}/{key}", tensors)
-            for key, value in group.items()
-            if key != "params"
-        }
-        return {"settings": own, "names": [self._name(parameter) for parameter in group["params"]]}
 
     def _name(self, parameter: torch.Tensor) -> str:
         try:

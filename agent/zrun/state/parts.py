@@ -16,7 +16,7 @@ from zrun.state.blocks import Block, Copies, block_of, is_sharded
 from zrun.state.ddp_state import DdpState
 from zrun.state.fits import Layout
 from zrun.state.names import Named, named
-from zrun.state.optimizer import OptimizerPart, kind_of
+from zrun.state.optimizer import OptimizerPart, kind_of, layout_mark
 from zrun.state.source import Source
 from zrun.state.streams import Streams
 from zrun.state.tensor_bytes import dtype_name
@@ -90,6 +90,7 @@ class Parts:
                     f"{name} is a {type(value).__qualname__} without state_dict() and load_state_dict()"
                 )
         self._streams = streams
+        self._newest: dict[str, Named] = {}
         self._ddp = [
             DdpState(f"{part}/{name}", ddp) for part, held in self._named().items() for name, ddp in held.ddp.items()
         ]
@@ -98,13 +99,21 @@ class Parts:
         """Why a resume cannot be exact, as far as it is known before the first step."""
         return [text for ddp in self._ddp for text in ddp.obstacles()]
 
+    def not_in_memory(self) -> str | None:
+        """Why no copy in memory is made of this state; None if it is."""
+        tensors = [tensor for model in self.models.values() for tensor in model.parameters()]
+        if any(tensor.device.type != "cpu" for tensor in tensors):
+            return "it lies on a GPU, from which a copy beside a stuck kernel is not made yet"
+        return None
+
     def _named(self) -> dict[str, Named]:
         for model in self.models.values():
             for module in model.modules():
                 # Parameters that an evaluation left unsharded would look like whole ones.
                 if hasattr(module, "set_reshard_after_forward") and hasattr(module, "reshard"):
                     module.reshard()  # type: ignore[operator]
-        return {part: named(model) for part, model in self.models.items()}
+        self._newest = {part: named(model) for part, model in self.models.items()}
+        return self._newest
 
     def _optimizer_parts(self, held: Mapping[str, Named]) -> list[OptimizerPart]:
         names: dict[int, str] = {}
@@ -125,26 +134,59 @@ class Parts:
         values: dict[str, Any] = {}
         for part, model in held.items():
             blocks += _model_blocks(part, model)
-            loose: dict[str, torch.Tensor] = {}
-            for name, module in model.extra.items():
-                values[f"{part}/{name}._extra_state"] = encode(
-                    module.get_extra_state(), f"{part}/{name}._extra_state", loose
-                )
-            blocks += [block_of(name, tensor, Copies.OWN) for name, tensor in loose.items()]
             values[part] = {"aliases": model.aliases}
         for optimizer in self._optimizer_parts(held):
             optimizer.save(blocks, values)
-        for name, stateful in self.stateful.items():
-            loose = {}
-            values[name] = encode(stateful.state_dict(), name, loose)
-            values[f"kind/{name}"] = _kind(stateful)
-            blocks += [block_of(key, tensor, Copies.OWN) for key, tensor in loose.items()]
+        more, others = self.others(held)
+        blocks += more
+        _refuse_doubles(blocks)
+        return blocks, values | others
+
+    def others(self, held: Mapping[str, Named] | None = None) -> tuple[list[Block], dict[str, Any]]:
+        """Of `flatten` all but models' tensors and optimizers: what is small as a rule, and must be asked for anew."""
+        blocks, values = self.stateful_of({name: value.state_dict() for name, value in self.stateful.items()})
+        for part, model in (held if held is not None else self._newest).items():
+            for name, module in model.extra.items():
+                key = f"{part}/{name}._extra_state"
+                _take_apart(key, module.get_extra_state(), blocks, values)
         for ddp in self._ddp:
             ddp.save(blocks, values)
         if self._streams is not None:
             self._streams.save(blocks, values)
-        _refuse_doubles(blocks)
         return blocks, values
+
+    def stateful_of(self, states: Mapping[str, Any]) -> tuple[list[Block], dict[str, Any]]:
+        """What `flatten` has of schedulers, scalers and extras, from their state_dict()."""
+        blocks: list[Block] = []
+        values: dict[str, Any] = {}
+        for name, state in states.items():
+            _take_apart(name, state, blocks, values)
+            values[f"kind/{name}"] = _kind(self.stateful[name])
+        return blocks, values
+
+    def plain_models(self) -> list[nn.Module]:
+        """Those whose forward can be watched: a hook within a compiled call would break its graph."""
+        return [
+            model
+            for name, model in self.models.items()
+            if not name.startswith("extra:") and getattr(model, "_compiled_call_impl", None) is None
+        ]
+
+    def settled(self) -> bool:
+        """Nothing but schedulers, scalers and extras changes among `others` once training goes on."""
+        return (
+            self._streams is None
+            and not any(ddp.has_hook_state for ddp in self._ddp)
+            and not any(model.extra for model in self._newest.values())
+        )
+
+    def buffers(self) -> set[str]:
+        """Names of the blocks that a forward may change, as they were at the newest `flatten`."""
+        return {f"{part}/{name}" for part, model in self._newest.items() for name in model.buffers}
+
+    def layout_mark(self) -> tuple[Any, ...]:
+        """Another one once `flatten` would give other blocks than before; cheap, and only as sure as it is cheap."""
+        return tuple(layout_mark(optimizer) for optimizer in self.optimizers.values())
 
     def layout(self) -> Layout:
         """What must be the same in a checkpoint for it to fit (zrun.state.fits)."""
@@ -187,6 +229,12 @@ class Parts:
         """
         told = [text for ddp in self._ddp for text in ddp.resume(source)]
         return told + (self._streams.resume(source) if self._streams else [])
+
+
+def _take_apart(key: str, state: Any, blocks: list[Block], values: dict[str, Any]) -> None:
+    loose: dict[str, torch.Tensor] = {}
+    values[key] = encode(state, key, loose)
+    blocks += [block_of(name, tensor, Copies.OWN) for name, tensor in loose.items()]
 
 
 def _tensors_of(model: Named) -> list[tuple[str, torch.Tensor]]:

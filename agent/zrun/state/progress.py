@@ -26,6 +26,8 @@ class Restored:
     path: Path | None
     skipped: list[dict[str, str]] = field(default_factory=list)
     seconds: float = 0.0
+    tier: str = "disk"
+    """Where it came from: disk, or memory, which has no path."""
 
 
 @dataclass(frozen=True, slots=True)

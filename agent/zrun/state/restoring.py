@@ -151,21 +151,27 @@ class Restorer:
         with Source(path, manifest, self._agreement.rank, self._agreement.world_size) as source:
             for warning in parts.resume(source):
                 self._tell(warning)
-            held = decode(source.values["progress"], source.whole)
+            progress = progress_of(manifest, source)
         own = _own(manifest)
         if own and manifest.world_size != self._agreement.world_size:
             listed = ", ".join(own[:_LISTED]) + (f" and {len(own) - _LISTED} more" if len(own) > _LISTED else "")
             self._tell(
                 f"saved by {manifest.world_size} ranks, which had values of their own; rank 0's are used: {listed}"
             )
-        return Progress(
-            step=manifest.step,
-            cursor=manifest.cursor,
-            batch=manifest.batch,
-            run_state=held["run_state"],
-            quarantined=held["quarantined"],
-            strategy=manifest.strategy,
-        )
+        return progress
+
+
+def progress_of(manifest: Manifest, source: Source) -> Progress:
+    """How far the run had come that left it."""
+    held = decode(source.values["progress"], source.whole)
+    return Progress(
+        step=manifest.step,
+        cursor=manifest.cursor,
+        batch=manifest.batch,
+        run_state=held["run_state"],
+        quarantined=held["quarantined"],
+        strategy=manifest.strategy,
+    )
 
 
 def _own(manifest: Manifest) -> list[str]:

@@ -48,8 +48,11 @@ class Source:
 
     def __enter__(self) -> Self:
         """From here on nobody deletes it, whatever its own job thinks of it. Raises OSError."""
-        self._place = self._open.enter_context(held(self.folder))
+        self._hold()
         return self
+
+    def _hold(self) -> None:
+        self._place = self._open.enter_context(held(self.folder))
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -119,10 +122,13 @@ class Source:
 
     def _handle(self, file: str) -> int:
         if file not in self._handles:
-            if "/" in file or file in {"", ".", ".."}:
-                raise CheckpointError(f"the manifest names a file outside its folder: {file!r}")
-            self._handles[file] = os.open(file, os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._place)
+            self._handles[file] = self._opened(file)
         return self._handles[file]
+
+    def _opened(self, file: str) -> int:
+        if "/" in file or file in {"", ".", ".."}:
+            raise CheckpointError(f"the manifest names a file outside its folder: {file!r}")
+        return os.open(file, os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._place)
 
 
 def _overlap(chunk: Chunk, block: Block) -> list[tuple[int, int]] | None:

@@ -43,7 +43,7 @@ class Buffers:
         try:
             places = self._places(blocks)
             with torch.no_grad():
-                self._copy([pair for key, source in sources.items() for pair in _pieces(places[key], source)])
+                copy_pairs([(places[key], source) for key, source in sources.items()], self._threads)
         except (MemoryError, RuntimeError) as error:
             self._slots, self.bytes = {}, 0
             wanted = sum(block.bytes for block in blocks.values())
@@ -74,20 +74,22 @@ class Buffers:
             for key, block in blocks.items()
         }
 
-    def _copy(self, pairs: list[Pair]) -> None:
-        size = sum(target.nbytes for target, _ in pairs)
-        if self._threads == 1 or size < _WORTH_THREADS:
-            _copy_all(pairs)
-            return
-        lots: list[list[Pair]] = [[] for _ in range(self._threads)]
-        loads = [0] * self._threads
-        for pair in pairs:
-            least = loads.index(min(loads))
-            lots[least].append(pair)
-            loads[least] += pair[0].nbytes
-        with ThreadPoolExecutor(self._threads, "zrun-copy") as beside:
-            for done in [beside.submit(_copy_all, lot) for lot in lots]:
-                done.result()
+
+def copy_pairs(pairs: Sequence[Pair], threads: int) -> None:
+    """Each (target, source): large ones in pieces, shared evenly among `threads`."""
+    pieces = [piece for target, source in pairs for piece in _pieces(target, source)]
+    if threads == 1 or sum(target.nbytes for target, _ in pieces) < _WORTH_THREADS:
+        _copy_all(pieces)
+        return
+    lots: list[list[Pair]] = [[] for _ in range(threads)]
+    loads = [0] * threads
+    for piece in pieces:
+        least = loads.index(min(loads))
+        lots[least].append(piece)
+        loads[least] += piece[0].nbytes
+    with ThreadPoolExecutor(threads, "zrun-copy") as beside:
+        for done in [beside.submit(_copy_all, lot) for lot in lots]:
+            done.result()
 
 
 def _aligned(size: int) -> int:

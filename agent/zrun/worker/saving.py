@@ -23,6 +23,7 @@ from zrun.state.progress import Outcome, Progress, Saved
 from zrun.state.room import Retention
 from zrun.worker import last_words
 from zrun.worker.cadence import EverySeconds, EverySteps
+from zrun.worker.memory import Memory, memory_of
 from zrun.worker.rank import ThisRank
 
 FAILURES_IN_A_ROW: Final = 3
@@ -76,14 +77,27 @@ class Saving:
             progress = found.progress
             facts["skipped"] = [{"path": str(item["path"]), "reason": item["reason"]} for item in found.skipped]
             if progress is not None:
-                facts |= {"tier": "disk", "checkpoint": str(found.path)}
-                self._saved_step = progress.step
+                facts |= {"tier": found.tier, "checkpoint": str(found.path) if found.path is not None else None}
+                self._saved_step = progress.step if found.tier == "disk" else None
             self._look_for_room(total, resumed=progress is not None)
             self._checkpoints.claim(progress.step if progress else 0)
         step = progress.step if progress else 0
         self._here.note(NoteKind.SESSION, resumed_step=step, total_steps=total, **facts)
         env.put(env.RESUME_STEP, str(step))
         return progress
+
+    def memory(self) -> Memory | None:
+        """After `restore`, on every rank; None where nothing is ever restored."""
+        checkpoints = self._checkpoints
+        if checkpoints is None or self._here.deck is None:
+            return None
+        fingerprint = self.fingerprint | {"seed": self._here.settings.seed}
+        memory = memory_of(
+            self._here, self._parts, checkpoints.agreement, env.get(env.JOB), fingerprint, checkpoints.cores
+        )
+        if memory.holds:
+            self._here.note(NoteKind.HOLDS)
+        return memory
 
     def _look_for_room(self, total: int | None, *, resumed: bool) -> None:
         """On the first rank: CheckpointError if not even one checkpoint would fit, before an hour is trained for it."""

@@ -23,6 +23,7 @@ from zrun.worker import last_words, replay
 from zrun.worker.feeding import Feeding
 from zrun.worker.groups import ensure_group, strategy_of
 from zrun.worker.losses import Losses
+from zrun.worker.memory import Memory
 from zrun.worker.rank import this_rank
 from zrun.worker.saving import Saving
 from zrun.worker.stops import Stops
@@ -52,6 +53,8 @@ class Session:
         self._stops = Stops(self._here)
         self._number = self._world_size = 0
         self._saving: Saving | None = None
+        self._memory: Memory | None = None
+        self._strategy = ""
         self._parts: Parts | None = None
         self._step = 0
         self._share: Share | None = None
@@ -99,10 +102,14 @@ class Session:
         if error is not None and last_words.is_failure(error):
             # The script's own cleanup may take long: say it now. Final it is only when it leaves the script.
             last_words.leave(self._here, error, final=False)
+            if self._memory is not None:
+                self._memory.leave()
             if self._saving is not None:
                 self._saving.abandon()
         elif self._saving is not None:
             self._saving.finish()
+            if self._memory is not None:
+                self._memory.finish()
         self._here.enter_phase(Phase.EXIT)
 
     def steps(self, total: int | None = None) -> Iterator[Any]:
@@ -141,6 +148,8 @@ class Session:
         assert saving is not None
         if here.deck is not None and total is not None:
             here.deck.set_total(total)
+        model, optimizer, *_ = self._given
+        self._strategy = strategy_of(model, optimizer)
         saving.fingerprint = {"seed": here.settings.seed, "total_steps": total, "rng": here.settings.rng}
         if self._number == 0 and self._parts is not None:
             for obstacle in self._parts.obstacles():
@@ -162,15 +171,15 @@ class Session:
             self._feeding.seek(progress)
         if progress is None:
             saving.initial(self._progress())
+        self._memory = saving.memory()
         here.enter_phase(Phase.FIRST_STEP)
 
     def _progress(self) -> Progress:
-        model, optimizer, *_ = self._given
         feeding = self._feeding
         return Progress(
             step=self._step, cursor=feeding.cursor() if feeding is not None else {}, batch=self.batch_id,
             run_state=dict(self.state), quarantined=feeding.skipped if feeding is not None else [],
-            strategy=strategy_of(model, optimizer),
+            strategy=self._strategy,
         )  # fmt: skip
 
     def _top(self, step: int, shares: Iterator[Share] | None) -> Any:
@@ -181,6 +190,8 @@ class Session:
             return _OVER
         here.begin_step(step, upcoming, time.time())
         self._stops.at_top(step)
+        if self._memory is not None:
+            self._memory.at_top(self._progress())
         self._step = step
         self._weight = 1.0
         own_streams = here.settings.rng == "stream"

@@ -250,6 +250,7 @@ def _started(
         first_step=(resumed.resumed_step or 0) + 1 if resumed else int(stepping),
         resumed_step=resumed.resumed_step if resumed else None,
         resumed_from=resumed.resumed_from if resumed else None,
+        resumed_tier=resumed.resumed_tier if resumed else "",
         skipped=resumed.skipped if resumed else [],
     )
 

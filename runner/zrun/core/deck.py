@@ -142,6 +142,8 @@ class StopKind(IntEnum):
     """Save at the stop step and end with code 0."""
     SAVE = 2
     """Save at the stop step and go on."""
+    HOLD = 3
+    """Something has failed: put the state of the last whole step into memory, now and wherever the rank is."""
 
 
 def deck_path(shm_dir: Path, rank: int) -> Path:

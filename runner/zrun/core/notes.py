@@ -21,7 +21,7 @@ class NoteKind(StrEnum):
     STARTED = "started"
     """pid, python, torch (absent until known), argv."""
     SESSION = "session"
-    """resumed_step (0: none), tier ("disk" | null), checkpoint (path | null), total_steps (int | null),
+    """resumed_step (0: none), tier ("disk" | "memory" | null), checkpoint (path | null), total_steps (int | null),
     skipped (list of {path, reason}: checkpoints passed over)."""
     LAST_WORDS = "last-words"
     """The keys of Failure that the rank knows: exception, message, where, traceback, step, batch, phase,
@@ -42,6 +42,14 @@ class NoteKind(StrEnum):
     pruned (steps of older checkpoints that were then deleted); written by rank 0 when it is on disk for good."""
     SAVE_FAILED = "save-failed"
     """step, error, path, disk_full (bool)."""
+    HOLDS = "holds"
+    """From now on this rank can be asked for its state (StopKind.HOLD)."""
+    HOLDING = "holding"
+    """bytes: so many are being copied into memory that outlives this rank, because something has failed."""
+    HELD = "held"
+    """step, bytes, seconds: the state after that step lies in memory; or step null and problem."""
+    MEMORY = "memory"
+    """step, bytes, seconds: the first copy of the cadence in memory."""
     STOPPED_AT = "stopped-at"
     """step: the safe point at which this rank obeyed a stop request; saved (bool)."""
     QUARANTINED = "quarantined"

@@ -27,6 +27,8 @@ class RankSettings:
     on_bad_loss: str = "off"
     """off | skip | stop; a rank only asks whether it is off."""
     bad_loss_factor: float | None = None
+    memory_every: str = "off"
+    """Cadence of the copy in memory: auto | off | a number of steps | seconds with an s behind them."""
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))

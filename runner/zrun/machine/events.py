@@ -87,6 +87,8 @@ class AttemptStarted(_Event, frozen=True):
     resumed_step: int | None
     resumed_from: str | None = None
     skipped: list[dict[str, str]] = []
+    resumed_tier: str = ""
+    """disk or memory; empty (in older journals too) means disk."""
 
 
 class ProgressVerified(_Event, frozen=True):

@@ -100,7 +100,9 @@ def _ending(job: Job) -> Ending:
     if job.wish is not None:
         return Ending(job.wish.how, job.wish.within_s, job.wish.why)
     incident = job.open_incident
-    return Ending(End.KILL, KILL_S, incident.headline if incident is not None else job.reason)
+    return Ending(
+        End.KILL, KILL_S, incident.headline if incident is not None else job.reason, keep=incident is not None
+    )
 
 
 def _collect(job: Job) -> int:
@@ -110,7 +112,7 @@ def _collect(job: Job) -> int:
 
 
 def _differs(old: JobOrder, new: JobOrder) -> bool:
-    """`why` and `because` are words for people, not a new state."""
+    """`why` and `because` are words for people, `keep` says how to get there: none is a new state."""
     return _bare(old) != _bare(new)
 
 

@@ -96,12 +96,15 @@ def attempt_started(turn: Turn, event: AttemptStarted) -> None:
     current.last_step = max(current.last_step or 0, event.first_step)
     current.resumed_step = event.resumed_step
     current.resumed_from = event.resumed_from
-    current.resumed_tier = "disk" if event.resumed_step else None
+    in_memory = event.resumed_tier == "memory"
+    current.resumed_tier = "memory" if in_memory else "disk" if event.resumed_step else None
     current.skipped = list(event.skipped)
     _before_it(turn, current)
     for skipped in event.skipped:
         turn.record("checkpoint-passed-over", attempt=current.number, **skipped)
-    came_from = f"resumed at step {event.resumed_step}" if event.resumed_step else f"began at step {event.first_step}"
+    came_from = f"began at step {event.first_step}"
+    if event.resumed_step:
+        came_from = f"resumed at step {event.resumed_step}{' from memory' if in_memory else ''}"
     if corrected:
         _correct_cost(turn, current, came_from)
     if job.stage not in {Stage.STARTING, Stage.SETUP}:

@@ -276,7 +276,7 @@ def _attempt(attempt: AttemptRecord, now: float | None, wall_of: WallOf) -> dict
 
 
 def _resumed(attempt: AttemptRecord) -> dict[str, Any] | None:
-    if attempt.resumed_step is None or (attempt.resumed_step == 0 and attempt.resumed_from is None):
+    if attempt.resumed_step is None or (attempt.resumed_from is None and attempt.resumed_tier is None):
         return None
     return {"tier": attempt.resumed_tier or "disk", "step": attempt.resumed_step}
 

@@ -169,9 +169,9 @@ CHECKPOINT: Final = Block(job.Checkpoint, (
           later=Later("a path of a file system all nodes share", _local_path)),
     Field("every", CADENCE, "how often", ("every_steps", "every_s")),
     Field("initial", BOOLEAN, "commit step 0 before step 1, so that even an early fault resumes the same weights"),
-    Field("memory_every", MEMORY_CADENCE, "cadence of the copy in memory; auto: within 1 % overhead",
-          later=Later("auto or off for now", lambda value: value == "off"),
-          promised="checkpoints go to disk only; no copy is kept in memory"),
+    Field("memory_every", MEMORY_CADENCE, "cadence of the copy in memory where a rank's death would lose what no other "
+          "holds; auto: within 1 % overhead, where needed; off: no state is kept in memory, at a fault neither",
+          promised="of a state on GPUs no copy is kept in memory"),
     Field("keep", KEEP, "which checkpoints stay"),
     Field("resume", RESUME, "auto: the newest valid one of this run; never: from step 0; a path: from there. "
           "never and a path hold until this launch has committed a checkpoint of its own",

@@ -59,6 +59,8 @@ class Ending(msgspec.Struct, frozen=True):
     within_s: float
     why: str
     """Whose fault or wish it is; goes into each survivor's log."""
+    keep: bool = False
+    """Something has failed and there may be another attempt: ranks put their state into memory first."""
 
 
 class JobOrder(msgspec.Struct, frozen=True):

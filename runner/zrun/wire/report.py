@@ -60,7 +60,9 @@ class JobReport(msgspec.Struct, frozen=True):
     resumed_step: int | None = None
     """The step the Session of rank 0 resumed from (0: none); None until it said so or without Session."""
     resumed_from: str | None = None
-    """The checkpoint folder of that, None if it began anew."""
+    """The checkpoint folder of that, None if it began anew or from memory."""
+    resumed_tier: str = ""
+    """disk or memory; empty if it began anew."""
     skipped: list[dict[str, str]] = []
     """{path, reason}: checkpoints passed over at the resume."""
     collected: int = 0
