@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from zrun.state import recalling
+from zrun.state import memory_page, recalling
 from zrun.state.keeping import Held, Keeping
 from zrun.state.kept import Whose
 from zrun.state.parts import Parts
@@ -216,3 +216,31 @@ def test_an_optimizer_that_makes_new_tensors_is_laid_out_anew(places: Places) ->
     before = job.top()
     assert job.keeping.hold() is not None
     job.same_as(before, 8)
+
+
+def test_a_weight_whose_memory_was_swapped_is_noticed(places: Places) -> None:
+    job = Job(places)
+    job.train(4)
+    job.top()
+    job.net.last.weight.data = job.net.last.weight.data.clone()
+    held = job.keeping.hold()
+    assert held is not None
+    assert held.problem == "model/last.weight was replaced by another tensor"
+
+
+def test_a_buffer_that_the_forward_replaces_is_never_taken_for_the_old_one(places: Places) -> None:
+    job = Job(places)
+    job.train(4)
+    before = job.top()
+    assert job.net.norm.running_mean is not None
+    job.net.norm.running_mean = job.net.norm.running_mean + 1
+    job.backward()
+    page = memory_page.read(places.page)
+    assert page is not None
+    assert 5 not in page.after, "what is put down there must be what the model has"
+    assert job.keeping.hold() is not None
+    job.same_as(before, 4)
+    job.rest()
+    before = job.top()
+    assert job.keeping.hold() is not None
+    job.same_as(before, 5)

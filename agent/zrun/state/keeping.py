@@ -93,7 +93,7 @@ class Keeping:
 
     def _forward_ends(self, *_: Any) -> None:
         """Before another rank can have completed this step: what the forward has changed is safe from now on."""
-        if self._state is _State.WHOLE and self._kept.changed:
+        if self._state is _State.WHOLE and self._kept.changed and self._kept.buffers_in_place:
             self._page.put_changed(self._kept.progress.step + 1, self._kept.changed)
 
     def at_top(self, progress: Progress) -> None:
@@ -145,6 +145,8 @@ class Keeping:
         moved = next((name for (name, tensor), version in pairs if tensor._version != version), None)  # noqa: SLF001
         if done and moved is not None:
             return Held(step, problem=f"{moved} was changed before the optimizer's step")
+        if (other := self._kept.replaced()) is not None or not (done or self._kept.buffers_in_place):
+            return Held(step, problem=f"{other or 'a buffer'} was replaced by another tensor")
         try:
             about = self._kept.about(step, blocks, self._fingerprint, done=done)
             begins(size)

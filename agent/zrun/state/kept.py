@@ -50,6 +50,7 @@ class Kept:
         self._blocks: list[Block] = []
         self._loose: list[Block] = []
         self._mark: tuple[Any, ...] = ()
+        self._buffer_mark: tuple[int, ...] = ()
         self._groups: dict[str, list[dict[str, Any]]] = {}
         self._states: dict[str, Any] = {}
         self._others: dict[str, Any] = {}
@@ -72,6 +73,14 @@ class Kept:
         self._fresh = thorough
         self.moved = self._mark != self._layout_mark()
 
+    @property
+    def buffers_in_place(self) -> bool:
+        return self._buffer_mark == self._parts.buffer_mark()
+
+    def replaced(self) -> str | None:
+        """A tensor that is not in use any more, though nothing at the step's top had told so."""
+        return self._parts.replaced(self._blocks[len(self.changed) :])
+
     def lay_out(self) -> None:
         """After a thorough capture. CheckpointError if the state cannot be saved at all."""
         if not self._fresh:
@@ -90,7 +99,7 @@ class Kept:
             (b.name, b.local) for b in others if not b.name.startswith(optimizers) and not b.local.is_inference()
         ]
         self.settled = parts.settled() and not self._loose
-        self._mark = self._layout_mark()
+        self._mark, self._buffer_mark = self._layout_mark(), parts.buffer_mark()
         self.moved = False
 
     @property

@@ -4,7 +4,7 @@ DDP's `module.`, torch.compile's `_orig_mod.`, activation checkpointing's and FS
 at what each module is, so a user's own submodule called `module` keeps its name. Knows nothing about checkpoints.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -27,6 +27,8 @@ class Named:
     parameters: dict[str, nn.Parameter] = field(default_factory=dict)
     buffers: dict[str, torch.Tensor] = field(default_factory=dict)
     aliases: dict[str, str] = field(default_factory=dict)
+    homes: list[tuple[Mapping[str, torch.Tensor | None], str]] = field(default_factory=list)
+    """Where each of `buffers` is kept, in the same order: a module may put another tensor there."""
     extra: dict[str, nn.Module] = field(default_factory=dict)
     """Modules with a `get_extra_state` of their own, by name."""
     ddp: dict[str, DistributedDataParallel] = field(default_factory=dict)
@@ -106,5 +108,6 @@ def _take_buffers(found: Named, seen: dict[int, str], prefix: str, module: nn.Mo
             continue
         seen[id(buffer)] = name
         found.buffers[name] = buffer
+        found.homes.append((module._buffers, own))  # noqa: SLF001 - as above
         if ddp is not None and ddp.ddp.broadcast_buffers and ddp.keeps(name):
             found.broadcast.add(name)

@@ -5,7 +5,7 @@ the settings (lr, betas, …) from the outer groups, which the scheduler writes.
 """
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -52,6 +52,23 @@ def layout_mark(optimizer: Optimizer) -> tuple[Any, ...]:
     state = _inner(optimizer).state
     first: Mapping[str, Any] = next(iter(state.values()), {})
     return len(state), *(id(value) for value in first.values() if isinstance(value, torch.Tensor))
+
+
+def pointers(optimizer: Optimizer) -> Iterator[int]:
+    """Where the tensors lie that an optimizer keeps or is set to (of a DTensor this rank's part)."""
+    for held in (*_inner(optimizer).state.values(), *optimizer.param_groups):
+        for tensor in _tensors(list(held.values())):
+            yield (tensor.to_local() if is_sharded(tensor) else tensor).data_ptr()
+
+
+def _tensors(value: Any) -> Iterator[Any]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, Mapping):
+        yield from _tensors(list(value.values()))
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _tensors(item)
 
 
 class OptimizerPart:

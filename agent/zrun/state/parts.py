@@ -16,7 +16,7 @@ from zrun.state.blocks import Block, Copies, block_of, is_sharded
 from zrun.state.ddp_state import DdpState
 from zrun.state.fits import Layout
 from zrun.state.names import Named, named
-from zrun.state.optimizer import OptimizerPart, kind_of, layout_mark
+from zrun.state.optimizer import OptimizerPart, kind_of, layout_mark, pointers
 from zrun.state.source import Source
 from zrun.state.streams import Streams
 from zrun.state.tensor_bytes import dtype_name
@@ -186,7 +186,28 @@ class Parts:
 
     def layout_mark(self) -> tuple[Any, ...]:
         """Another one once `flatten` would give other blocks than before; cheap, and only as sure as it is cheap."""
-        return tuple(layout_mark(optimizer) for optimizer in self.optimizers.values())
+        return *(layout_mark(optimizer) for optimizer in self.optimizers.values()), *self.buffer_mark()
+
+    def buffer_mark(self) -> tuple[int, ...]:
+        """Another one once a module has put another tensor in a buffer's place."""
+        return tuple(id(home.get(name)) for model in self._newest.values() for home, name in model.homes)
+
+    def replaced(self, blocks: Sequence[Block]) -> str | None:
+        """The name of one among these of the newest `flatten` that is not the tensor in use now; sure, and dear."""
+        now = {
+            f"{part}/{name}": parameter.data_ptr()
+            for part, model in self._newest.items()
+            for name, parameter in model.parameters.items()
+            if not is_sharded(parameter)
+        }
+        used = {pointer for optimizer in self.optimizers.values() for pointer in pointers(optimizer)}
+        optimizers = tuple(f"{name}/" for name in self.optimizers)
+        for block in blocks:
+            pointer = block.local.data_ptr()
+            in_use = pointer in used if block.name.startswith(optimizers) else now.get(block.name, pointer) == pointer
+            if not in_use:
+                return block.name
+        return None
 
     def layout(self) -> Layout:
         """What must be the same in a checkpoint for it to fit (zrun.state.fits)."""
