@@ -52,10 +52,13 @@ class Manners:
         self._lowered = os.geteuid() == 0
         if self._lowered:
             os.nice(19)
+            _set_autogroup(19)
         else:
             os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
 
     def back(self) -> None:
+        if self._lowered:
+            _set_autogroup(0)
         for task in Path("/proc/self/task").iterdir():
             try:
                 if self._lowered:
@@ -64,6 +67,12 @@ class Manners:
                     os.sched_setscheduler(int(task.name), os.SCHED_OTHER, os.sched_param(0))
             except OSError:
                 pass  # a thread that has just ended, or a system that does not let it
+
+
+def _set_autogroup(nice: int) -> None:
+    """Where the kernel groups processes by session, one's niceness counts within its own session only."""
+    with contextlib.suppress(OSError):  # it does not group them
+        Path("/proc/self/autogroup").write_text(str(nice))
 
 
 def warm() -> None:

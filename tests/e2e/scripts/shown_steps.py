@@ -33,6 +33,7 @@ facts = {
     "env": {name.decode("latin-1"): value.decode("latin-1") for name, value in os.environb.items()},
     "argv": sys.argv, "name": __name__, "file": __file__, "cwd": str(Path.cwd()), "path0": sys.path[0],
     "cpus": sorted(os.sched_getaffinity(0)), "main": sys.modules["__main__"].__file__, "nice": os.nice(0),
+    "autogroup": Path("/proc/self/autogroup").read_text().split()[1:] if Path("/proc/self/autogroup").exists() else [],
     "threads": threading.active_count(), "stdin": str(Path("/proc/self/fd/0").readlink()),
     "inherited": inherited(), "session": os.getsid(0) == os.getpid(), "flags": list(sys.flags), "torch_threads": torch.get_num_threads(),
 }  # fmt: skip
