@@ -18,6 +18,8 @@ settings.load_profile("shared machines")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # Begun in the background of a script, which ignores Ctrl-C: the programs under test would inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # begun under nohup
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 @pytest.fixture(autouse=True)
