@@ -1,9 +1,9 @@
-"""What a step costs more under zrun (bootstrap, deck, recorder, Session, Loader) than under plain torchrun.
+"""What a step costs more under zrun (bootstrap, deck, recorder, Session, Loader, memory) than under plain torchrun.
 
 Pairs of runs of the same training on two gloo ranks: plain with DataLoader and DistributedSampler, and with Session
-and Loader under `zrun.worker`, with the deck the agent would make. The step's own work is a spin of fixed length, then
-a real forward, backward and all_reduce. The built recorder is made first, unless `--recorder python`. Prints the
-ratio of median step times for each pair, and their median.
+and Loader under `zrun.worker`, with the deck and the files in memory that agent and keeper would make. The step's own
+work is a spin of fixed length, then a real forward, backward and all_reduce. The built recorder is made first, unless
+`--recorder python`. Prints the ratio of median step times for each pair, and their median.
 
     python benchmarks/step_overhead.py [--pairs 5] [--steps 200] [--ms 10 50] [--workers 0]
 """
@@ -73,9 +73,11 @@ def train(mode: str, spin_s: float, steps: int, workers: int, out: str) -> None:
 
 def run(mode: str, ms: float, options: argparse.Namespace) -> list[float]:
     """Step times of rank 0, seconds."""
+    from zrun.agent.memory_files import MemoryFiles
     from zrun.core.deck import create_deck, deck_path
     from zrun.core.settings import RankSettings
 
+    memory = MemoryFiles()
     with (
         tempfile.TemporaryDirectory(dir="/dev/shm", prefix="zrun-bench-") as shm,
         tempfile.TemporaryDirectory() as folder,
@@ -88,13 +90,18 @@ def run(mode: str, ms: float, options: argparse.Namespace) -> list[float]:
                 create_deck(deck_path(Path(shm), rank), rank, 1, time.time())
             environment |= {
                 "ZRUN_SHM_DIR": shm, "ZRUN_ATTEMPT_DIR": folder, "ZRUN_ATTEMPT": "1",
-                "ZRUN_SETTINGS": RankSettings(save_every_steps=None, save_initial=False).to_json(),
+                "ZRUN_SETTINGS": RankSettings(
+                    save_every_steps=None, save_initial=False, memory_every=options.memory
+                ).to_json(),
+                "ZRUN_CHECKPOINT_DIR": f"{folder}/checkpoints", "ZRUN_MEMORY": f"/proc/{os.getpid()}/fd",
             }  # fmt: skip
+            memory.make(range(2))
             if options.recorder == "python":
                 environment["XDG_CACHE_HOME"] = folder
             program = ["-m", "zrun.worker", *program]
         command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone", *program]
         done = subprocess.run(command, env=environment, check=False, capture_output=True, text=True)
+        memory.close()
         if done.returncode:
             raise SystemExit(f"the {mode} run ended with {done.returncode}:\n{done.stdout}\n{done.stderr}")
         found: list[float] = json.loads(Path(out).read_text())
@@ -108,6 +115,7 @@ def main() -> None:
     parser.add_argument("--ms", type=float, nargs="+", default=[10.0, 50.0])
     parser.add_argument("--workers", type=int, default=0, help="loader workers")
     parser.add_argument("--recorder", choices=["built", "python"], default="built")
+    parser.add_argument("--memory", default="auto", help="checkpoint.memory_every")
     parser.add_argument("--decile", type=int, default=5, help="5: the median; 1: what a busy machine disturbs least")
     parser.add_argument("--train", nargs=5, help=argparse.SUPPRESS)
     options = parser.parse_args()

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -42,8 +43,8 @@ class Job:
         self.step = 0
 
     def top(self) -> dict[str, Any]:
-        progress = Progress(self.step, {"data": self.step}, f"b{self.step}", {"seen": self.step}, [], "single")
-        self.keeping.at_top(progress)
+        progress = Progress(self.step, {}, f"b{self.step}", {"seen": self.step}, [], "single")
+        self.keeping.at_top(progress, partial(dict, data=self.step))
         return self.everything()
 
     def everything(self) -> dict[str, Any]:

@@ -165,11 +165,17 @@ class Loader:
             self._known = Batches(facts, epochs)
         return self._known
 
-    def cursor(self) -> dict[str, Any]:
-        """Where it stands: all that a checkpoint keeps of the data."""
-        following = self._batches_now().span(self._ordinal_done + 1)
+    @property
+    def done(self) -> int:
+        """The ordinal of the newest batch it gave."""
+        return self._ordinal_done
+
+    def cursor(self, done: int | None = None) -> dict[str, Any]:
+        """All that a checkpoint keeps of the data: where it stands, or where it stood after batch `done`."""
+        done = self._ordinal_done if done is None else done
+        following = self._batches_now().span(done + 1)
         return {
-            "ordinal": self._ordinal_done, "epoch": following.epoch, "offset": following.start, "seed": self.seed,
+            "ordinal": done, "epoch": following.epoch, "offset": following.start, "seed": self.seed,
             "data": self.facts().to_dict(),
         }  # fmt: skip
 

@@ -96,14 +96,17 @@ class Keeping:
         if self._state is _State.WHOLE and self._kept.changed and self._kept.buffers_in_place:
             self._page.put_changed(self._kept.progress.step + 1, self._kept.changed)
 
-    def at_top(self, progress: Progress) -> None:
-        """The state is that of `progress.step`, whole. CheckpointError: it cannot be kept, now or ever."""
+    def at_top(self, progress: Progress, cursor: Callable[[], dict[str, Any]]) -> None:
+        """The state is that of `progress.step`, whole; `cursor` says where the data stands, when it is wanted.
+
+        CheckpointError: it cannot be kept, now or ever.
+        """
         begun = time.perf_counter()
         kept, page = self._kept, self._page
         with self._lock:
             self._state = _State.CHANGING
             thorough = self._tops < _SETTLES_IN or not kept.settled or progress.step % _VALUES_EVERY == 0
-            kept.capture(progress, thorough=thorough)
+            kept.capture(progress, cursor, thorough=thorough)
             if self._tops < _SETTLES_IN or kept.moved:
                 self._lay_out()
             if thorough and not page.put_values(progress.step, kept.text):

@@ -4,7 +4,7 @@ Settled values are only looked at at the top and encoded when they are wanted. K
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -36,6 +36,7 @@ class Kept:
     def __init__(self, parts: Parts, whose: Whose) -> None:
         self._parts, self._whose = parts, whose
         self.progress = Progress()
+        self._cursor: Callable[[], dict[str, Any]] = dict
         self.text = b""
         """The small values, as JSON; of the newest thorough capture."""
         self.moved = True
@@ -57,10 +58,10 @@ class Kept:
         self._fresh = False
         """The newest capture was a thorough one."""
 
-    def capture(self, progress: Progress, *, thorough: bool) -> None:
-        """`thorough` False: values that are settled are not encoded yet."""
+    def capture(self, progress: Progress, cursor: Callable[[], dict[str, Any]], *, thorough: bool) -> None:
+        """`thorough` False: values that are settled are not encoded yet, nor is the cursor asked for."""
         parts = self._parts
-        self.progress = progress
+        self.progress, self._cursor = progress, cursor
         self._groups = {
             name: [{key: value for key, value in group.items() if key != "params"} for group in optimizer.param_groups]
             for name, optimizer in parts.optimizers.items()
@@ -84,7 +85,7 @@ class Kept:
     def lay_out(self) -> None:
         """After a thorough capture. CheckpointError if the state cannot be saved at all."""
         if not self._fresh:
-            self.capture(self.progress, thorough=True)
+            self.capture(self.progress, self._cursor, thorough=True)
         parts = self._parts
         blocks, values = parts.flatten()
         loose = {block.name for block in self._loose}
@@ -167,7 +168,7 @@ class Kept:
         return {
             "values": {**others, "progress": encode(own, "progress")},
             "settings": {name: settings_of(name, groups, {}) for name, groups in self._groups.items()},
-            "cursor": progress.cursor, "batch": progress.batch, "strategy": progress.strategy,
+            "cursor": self._cursor(), "batch": progress.batch, "strategy": progress.strategy,
         }  # fmt: skip
 
     @property

@@ -3,7 +3,8 @@
 Knows nothing about steps, and not how samples are read (zrun.data).
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -56,9 +57,13 @@ class Feeding:
         self.loader.seek(done, {*ordered, *self._inherited}, known.get("ended", ()))
         self._tell()
 
-    def cursor(self) -> dict[str, Any]:
-        """For the checkpoint."""
-        return {**self.loader.cursor(), _JOB: env.get(env.JOB), _INHERITED: self._inherited}
+    def cursor(self, done: int | None = None) -> dict[str, Any]:
+        """For the checkpoint; after batch `done`, or as it is now."""
+        return {**self.loader.cursor(done), _JOB: env.get(env.JOB), _INHERITED: self._inherited}
+
+    def cursor_later(self) -> Callable[[], dict[str, Any]]:
+        """The cursor as it is now, made when it is wanted."""
+        return partial(self.cursor, self.loader.done)
 
     @property
     def skipped(self) -> list[str]:

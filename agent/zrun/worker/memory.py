@@ -5,6 +5,7 @@ what no other rank holds. Knows nothing about how state becomes bytes (zrun.stat
 """
 
 import time
+from collections.abc import Callable
 from typing import Any, Final
 
 from zrun.core.deck import StopKind
@@ -44,12 +45,15 @@ class Memory:
     def holds(self) -> bool:
         return self._keeping is not None
 
-    def at_top(self, progress: Progress) -> None:
-        """The state after `progress.step` is whole. Collective at a few steps that all ranks know beforehand."""
+    def at_top(self, progress: Progress, cursor: Callable[[], dict[str, Any]]) -> None:
+        """The state after `progress.step` is whole; `cursor` gives that of the data when it is wanted.
+
+        Collective at a few steps that all ranks know beforehand.
+        """
         keeping = self._keeping
         if keeping is not None:
             try:
-                keeping.at_top(progress)
+                keeping.at_top(progress, cursor)
             except Exception as error:  # a state_dict of the user's, a file that is gone: training goes on
                 self._give_up(f"{type(error).__name__}: {error}")
             else:

@@ -174,10 +174,12 @@ class Session:
         self._memory = saving.memory()
         here.enter_phase(Phase.FIRST_STEP)
 
-    def _progress(self) -> Progress:
+    def _progress(self, cursor: dict[str, Any] | None = None) -> Progress:
         feeding = self._feeding
+        if cursor is None:
+            cursor = feeding.cursor() if feeding is not None else {}
         return Progress(
-            step=self._step, cursor=feeding.cursor() if feeding is not None else {}, batch=self.batch_id,
+            step=self._step, cursor=cursor, batch=self.batch_id,
             run_state=dict(self.state), quarantined=feeding.skipped if feeding is not None else [],
             strategy=self._strategy,
         )  # fmt: skip
@@ -191,7 +193,8 @@ class Session:
         here.begin_step(step, upcoming, time.time())
         self._stops.at_top(step)
         if self._memory is not None:
-            self._memory.at_top(self._progress())
+            feeding = self._feeding
+            self._memory.at_top(self._progress({}), feeding.cursor_later() if feeding is not None else dict)
         self._step = step
         self._weight = 1.0
         own_streams = here.settings.rng == "stream"
