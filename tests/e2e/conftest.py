@@ -193,7 +193,7 @@ def _processes() -> Iterator[tuple[int, str, str]]:
 
 
 def job_yaml(name: str, run: str, *, nproc: int = 2, extra: str = "", restart: str = "", every: int = 10,
-             standby: bool = False) -> str:  # fmt: skip
+             standby: bool = False, memory: str = "auto") -> str:  # fmt: skip
     """`restart`: more fields for that block; `extra`: whole lines. Without `standby` a restart goes through torchrun: most
     jobs here are over before anybody had needed one, and two cores have enough to do.
     """
@@ -201,7 +201,7 @@ def job_yaml(name: str, run: str, *, nproc: int = 2, extra: str = "", restart: s
     without = "" if standby or "standby:" in extra else "standby: {enabled: false}\n"
     return (
         f"name: {name}\nnproc_per_node: {nproc}\nrun: {run}\n"
-        f"checkpoint: {{every: {every} steps}}\nstop_grace: 20s\nrestart: {{backoff: {{crash: 0s..1s}}{more}}}\n{without}{extra}"
+        f"checkpoint: {{every: {every} steps, memory_every: {memory}}}\nstop_grace: 20s\nrestart: {{backoff: {{crash: 0s..1s}}{more}}}\n{without}{extra}"
     )
 
 
@@ -239,12 +239,15 @@ def _jobs_in(tmp_path: Path) -> Iterator[Callable[..., Job]]:
     jobs: list[Job] = []
 
     def make(run: str, *, name: str = "toy", fault: str = "", nproc: int = 2, extra: str = "", restart: str = "",
-             every: int = 10, env: dict[str, str] | None = None, standby: bool = False) -> Job:  # fmt: skip
+             every: int = 10, env: dict[str, str] | None = None, standby: bool = False,
+             memory: str = "auto") -> Job:  # fmt: skip
         folder = tmp_path / f"job{len(jobs)}"
         folder.mkdir()
         if fault:
             run = f"{SCRIPTS / 'with_fault.py'} {fault} {run}"
-        text = job_yaml(name, run, nproc=nproc, extra=extra, restart=restart, every=every, standby=standby)
+        text = job_yaml(
+            name, run, nproc=nproc, extra=extra, restart=restart, every=every, standby=standby, memory=memory
+        )
         (folder / "job.yaml").write_text(text)
         environment = {k: v for k, v in os.environ.items() if not k.startswith("ZRUN_")}
         environment.pop("PYTHONUNBUFFERED", None)

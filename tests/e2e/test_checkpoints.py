@@ -17,7 +17,7 @@ def test_a_flipped_byte_in_the_newest_checkpoint_sends_the_job_to_the_one_before
     make_job: Callable[..., Any], weights_of: Callable[..., str]
 ) -> None:
     expected = weights_of(TOY)
-    job = make_job(TOY)
+    job = make_job(TOY, memory="off")
     job.start()
     job.wait_for_step(22)
     pid = job.ranks()[1]["pid"]
