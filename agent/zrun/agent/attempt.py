@@ -132,10 +132,11 @@ class Attempt:
     async def evidence(self, stories: Iterable[RankStory], into: Path, node: str) -> dict[int, str]:
         """All there is to know of what its ranks are doing, into folder `into`; gives the stacks. Raises OSError."""
         subjects = self.subjects(stories)
-        living = {s.story.rank: s.story.pid for s in subjects if s.story.alive and s.story.pid}
+        now = time.monotonic()
+        asked = {s.story.rank: s.story.pid for s in subjects if s.story.pid and s.story.answers(now)}
         stacks, _ = await asyncio.gather(
-            evidence.collect(subjects, into, node, time.monotonic(), self._hidden()),
-            flight.collect(self.decks, living, self.where.attempt_dir, into, node),
+            evidence.collect(subjects, into, node, now, self._hidden()),
+            flight.collect(self.decks, asked, self.where.attempt_dir, into, node),
         )
         self.decks.at_work.note(stacks, self.decks.read(), time.monotonic())
         return stacks

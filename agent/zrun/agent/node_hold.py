@@ -19,8 +19,6 @@ HOLD_S: Final = 0.8
 BYTES_PER_S: Final = 250e6
 """A copy with its digests is faster by far; so slow it may be beside other ranks' copies on few cores."""
 LONGEST_S: Final = 60.0
-STILL_S: Final = 0.5
-"""A rank whose watcher thread has not had its interpreter for so long will not answer either."""
 
 
 def drive_hold(state: NodeState, ending: Ending | None) -> None:
@@ -58,4 +56,4 @@ def hold_time(state: NodeState) -> float | None:
 def _may_answer(state: NodeState, story: RankStory) -> bool:
     if not story.holds or story.held is not None:
         return False
-    return story.holding_bytes > 0 or (story.deck is not None and story.deck.beat_at >= state.now - STILL_S)
+    return story.holding_bytes > 0 or story.answers(state.now)

@@ -8,6 +8,10 @@ from zrun.core.deck_reader import DeckState
 from zrun.core.notes import NoteKind
 
 
+STILL_S: Final = 0.5
+"""The watcher thread of a rank looks around ten times as often."""
+
+
 @dataclass(frozen=True, slots=True)
 class PostMortem:
     """What was found when its process was over."""
@@ -85,6 +89,10 @@ class RankStory:
     @property
     def booted(self) -> bool:
         return self.deck is not None and self.deck.pid != 0
+
+    def answers(self, now: float) -> bool:
+        """Did its watcher thread have the interpreter just now? Else nothing that is asked of it comes."""
+        return self.alive and self.deck is not None and self.deck.beat_at >= now - STILL_S
 
     @property
     def flags(self) -> Flag:
