@@ -33,7 +33,7 @@ class GroupFlight:
 
 
 async def collect(decks: Decks, pids: Mapping[int, int], attempt_dir: Path, into: Path, node: str) -> None:
-    """`pids`: of the ranks that can answer. Into folder `into`: flight/rank-R.json, flight/NODE.txt, torch's own dumps as
+    """`pids`: of ranks that can answer. Into folder `into`: flight/rank-R.json, flight/NODE.txt, torch's own dumps as
     flight/*.pickle. Raises OSError.
     """
     kept = sorted(own_dumps(attempt_dir).glob("rank_*")) if own_dumps(attempt_dir).is_dir() else []

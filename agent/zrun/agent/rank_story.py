@@ -7,8 +7,7 @@ from zrun.core.deck import Flag, Phase
 from zrun.core.deck_reader import DeckState
 from zrun.core.notes import NoteKind
 
-
-STILL_S: Final = 0.5
+STILL_S: Final = 0.75
 """The watcher thread of a rank looks around ten times as often."""
 
 
