@@ -100,7 +100,7 @@ def test_the_library_reads_the_files_and_every_byte_is_accounted_for(seen: Seen)
         assert manifest is not None
         assert [f.rank for f in manifest.files] == [0, 1]
         for shard in manifest.files:
-            held = load_file(found.path / shard.path)
+            held = load_file(str(found.path / shard.path))
             for name, tensor in held.items():
                 chunks = [c for c in manifest.tensors[name].chunks if c.file == shard.path]
                 assert [list(tensor.shape)] == [c.shape for c in chunks]

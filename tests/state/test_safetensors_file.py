@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
 from zrun.core.errors import CheckpointError
+from zrun.core.local_disk import LocalFile
 from zrun.state.safetensors_file import read, read_header, read_into, write
 from zrun.state.tensor_bytes import DTYPES, view_of
 
@@ -97,7 +98,7 @@ def test_tensors_larger_than_a_block_are_written_whole(tmp_path: Path) -> None:
     target = torch.empty_like(big)
     span = written.spans["big"]
     with (tmp_path / "x").open("rb") as file:
-        read_into(file.fileno(), span.start, span.end, target, span.digest, "big")
+        read_into(LocalFile(file.fileno()), span.start, span.end, target, span.digest, "big")
     assert torch.equal(target, big)
 
 
@@ -108,7 +109,7 @@ def test_a_flipped_bit_is_seen(tmp_path: Path) -> None:
     raw[span.start + 33] ^= 1
     path.write_bytes(raw)
     with path.open("rb") as file, pytest.raises(CheckpointError, match="t: digest mismatch"):
-        read_into(file.fileno(), span.start, span.end, torch.empty(100), span.digest, "t")
+        read_into(LocalFile(file.fileno()), span.start, span.end, torch.empty(100), span.digest, "t")
 
 
 def test_a_file_is_never_overwritten(tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ from zrun.agent.stop_step import StopAsk
 from zrun.core.deck import wake_path
 from zrun.core.errors import LaunchError
 from zrun.core.notes import NoteKind, NoteReader
+from zrun.core.place import place_of
 from zrun.core.redact import Redactor
 from zrun.spec.job import JobSpec
 
@@ -165,7 +166,8 @@ def take_left_over(
 def _places(where: Where, spec: JobSpec) -> list[Path]:
     """What the ranks write to without being told to."""
     run = where.folder.root
-    return [run / spec.checkpoint.dir, run, Path(spec.workdir), SHM]
+    checkpoints = place_of(spec.checkpoint.dir, run)
+    return [*([checkpoints] if isinstance(checkpoints, Path) else []), run, Path(spec.workdir), SHM]
 
 
 def clear(where: Where, ranks: list[int], hidden: Redactor) -> None:

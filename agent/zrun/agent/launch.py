@@ -23,6 +23,7 @@ from zrun.core import env
 from zrun.core.deck import create_deck, deck_path
 from zrun.core.errors import LaunchError
 from zrun.core.free_space import free_bytes
+from zrun.core.place import place_of
 from zrun.core.private import make_folder
 from zrun.core.runfolder import RunFolder
 from zrun.core.settings import RankSettings
@@ -148,7 +149,7 @@ def environment(
     kept, dropped = env.without_launchers(given)
     own, refused = env.without_launchers(spec.env, asked=True)
     kept |= {**own, **secrets}
-    checkpoints = where.folder.root / spec.checkpoint.dir
+    checkpoints = place_of(spec.checkpoint.dir, where.folder.root)
     kept |= {
         "PYTHONUNBUFFERED": "1",
         "PYTHONPATH": ":".join(p for p in (kept.get("PYTHONPATH", ""), str(where.folder.rank_path)) if p),

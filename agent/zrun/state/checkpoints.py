@@ -9,11 +9,11 @@ import time
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from zrun.core import env
 from zrun.core.errors import CheckpointError
+from zrun.core.place import Place, place_of
 from zrun.state import claims, commit
 from zrun.state.agree import Agreement
 from zrun.state.background import Background
@@ -33,7 +33,7 @@ class Checkpoints:
 
     def __init__(
         self,
-        directory: Path,
+        directory: Place,
         *,
         job: str,
         name: str,
@@ -93,7 +93,7 @@ class Checkpoints:
             if recalled is not None:
                 return replace(recalled, seconds=time.monotonic() - begun)
         restorer = Restorer(self._agreement, self._job, self._allowed, self._tell)
-        folder = None if resume == "auto" else Path(resume)
+        folder = None if resume == "auto" else place_of(resume)
         result = restorer.restore(
             self.directory, folder, parts, fingerprint | {"seed": self._seed}, others=self._elsewhere
         )
@@ -105,29 +105,34 @@ class Checkpoints:
         """Before the first step: from now on only this attempt, or a later one, may write here."""
 
         def act() -> list[Any]:
-            if self._elsewhere and self.directory.is_dir():
+            if self._elsewhere:
                 foreign = claims.others(self.directory, self._job)
                 if foreign:
                     self._tell(f"another run's checkpoints were put into {claims.put_away(self.directory, foreign)}")
             made = claims.claim(self.directory, self._job, self.attempt, resumed_step)
+            if made.unguarded:
+                self._tell(
+                    f"{self.directory.parent} knows no conditional PUT: two runs that begin here in the same moment "
+                    "may both believe to be alone"
+                )
             swept = commit.sweep(self.directory, made.attempt)
             if swept:
                 self._tell(f"removed what earlier attempts left unfinished: {', '.join(swept)}")
-            return [made.attempt, made.device, None]
+            return [made.attempt, made.device, made.by, None]
 
-        answer: list[Any] = [0, 0, None]
+        answer: list[Any] = [0, 0, "", None]
         if self._rank == 0:
             try:
                 answer = act()
             except OSError as error:
-                answer = [0, 0, str(explained(error, self.directory))]
+                answer[-1] = _told(explained(error, self.directory))
             except CheckpointError as error:
-                answer = [0, 0, str(error)]
-        number, device, problem = self._agreement.from_first(answer)
+                answer[-1] = _told(error)
+        number, device, by, problem = self._agreement.from_first(answer)
         if problem is not None:
             raise CheckpointError(problem)
         self.attempt = number
-        self._claim = Claim(self._job, number, resumed_step, device)
+        self._claim = Claim(self._job, number, resumed_step, device, by=by)
 
     @property
     def agreement(self) -> Agreement:
@@ -225,6 +230,10 @@ class Checkpoints:
         except OSError as error:
             self._warn(f"old checkpoints in {self.directory} could not be removed: {error}")
             return []
+
+
+def _told(error: CheckpointError) -> str:
+    return f"{error} ({error.hint})" if error.hint else str(error)
 
 
 def _cores(world_size: int) -> int:

@@ -3,16 +3,14 @@
 A writer of a dead attempt that wakes up late finds a higher claim and stops. Rank 0 alone does these things.
 """
 
-import contextlib
 import json
 import secrets
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, replace
 
-from zrun.core.durable import create_exclusive
+from zrun.core import storage
 from zrun.core.errors import CheckpointError
 from zrun.core.manifest import CONTROL, claims, scan
-from zrun.core.private import make_folder
+from zrun.core.place import Place, within
 from zrun.state.disk_errors import room
 
 
@@ -24,12 +22,12 @@ class Claimed:
     job: str | None
 
 
-def read_claims(directory: Path) -> list[Claimed]:
+def read_claims(directory: Place) -> list[Claimed]:
     """All claims, lowest attempt first. Raises OSError."""
     found: list[Claimed] = []
     for attempt in sorted(claims(directory)):
         try:
-            job = json.loads((directory / CONTROL / f"claim-{attempt}").read_text()).get("job")
+            job = json.loads(storage.of(directory).read(_file_of(directory, attempt))).get("job")
         except (ValueError, AttributeError):
             job = None
         found.append(Claimed(attempt, job))
@@ -38,83 +36,82 @@ def read_claims(directory: Path) -> list[Claimed]:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """Of this attempt, as it was made: `device` is the file system it lies on."""
+    """Of this attempt, as it was made: `device` is the file system it lies on.
+
+    `unguarded`: the store could not keep another one from making the same claim at the same moment.
+    """
 
     job: str
     attempt: int
     resumed_from: int
     device: int
+    unguarded: bool = False
+    by: str = ""
+    """So that nobody else's text is the same: who reads it back knows whose it is."""
 
     def text(self) -> bytes:
-        return json.dumps({"resumed_from": self.resumed_from, "job": self.job, "attempt": self.attempt}).encode()
+        said = {"resumed_from": self.resumed_from, "job": self.job, "attempt": self.attempt, "by": self.by}
+        return json.dumps(said).encode()
 
 
-def claim(directory: Path, job: str, attempt: int, resumed_from: int) -> Claim:
+def _file_of(directory: Place, attempt: int) -> Place:
+    return directory / CONTROL / f"claim-{attempt}"
+
+
+def claim(directory: Place, job: str, attempt: int, resumed_from: int) -> Claim:
     """Make the claim. Attempt 0 takes the next free number (a job without an agent).
 
     CheckpointError if this attempt, or a newer one, was claimed before. Raises OSError.
     """
-    make_folder(directory / CONTROL)
     newest = max((c.attempt for c in read_claims(directory)), default=0)
     number = attempt or newest + 1
     if number < newest:
         raise CheckpointError(f"attempt {number} is not the newest: attempt {newest} has claimed {directory}")
-    made = Claim(job, number, resumed_from, _device(directory))
+    store = storage.of(directory)
+    made = Claim(job, number, resumed_from, 0, by=secrets.token_hex(8))
     try:
-        create_exclusive(directory / CONTROL / f"claim-{number}", made.text())
+        guarded = store.create(_file_of(directory, number), made.text())
     except FileExistsError:
         raise CheckpointError(f"attempt {number} has already claimed {directory}: is it running twice?") from None
-    return made
+    return replace(made, device=store.identity(directory), unguarded=not guarded)
 
 
-def renewed(directory: Path, made: Claim) -> bool:
+def renewed(directory: Place, made: Claim) -> bool:
     """See to it that this attempt's claim lies where it was made; True if somebody had removed the folder.
 
     CheckpointError if that is now another file system (what was mounted there is gone, and its mount point would be
     filled), or if the folder is another run's by now. Raises OSError.
     """
-    path = directory / CONTROL / f"claim-{made.attempt}"
-    if path.exists():
+    path, store = _file_of(directory, made.attempt), storage.of(directory)
+    if store.exists(path):
         return False
-    if _device(directory) != made.device:
+    if store.identity(directory) != made.device:
         raise CheckpointError(
             f"cannot write, the file system is gone: {directory} is no longer on the one it was on ({room(directory)})",
             hint="mount it again; saves go on by themselves once it is there",
         )
-    if directory.is_dir() and read_claims(directory):
+    if read_claims(directory):
         raise CheckpointError(f"attempt {made.attempt} has lost {directory}: another run has claimed it")
-    make_folder(directory / CONTROL)
-    create_exclusive(path, made.text())
+    store.create(path, made.text())
     return True
 
 
-def _device(directory: Path) -> int:
-    """Of the folder, or of the nearest one above it that is there. Raises OSError."""
-    for folder in (directory, *directory.parents):
-        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-            return folder.stat().st_dev
-    return 0  # a path that leads nowhere at all
-
-
-def refuse_if_overtaken(directory: Path, attempt: int) -> None:
+def refuse_if_overtaken(directory: Place, attempt: int) -> None:
     """CheckpointError if an attempt after this one has claimed the folder."""
     newest = max(claims(directory), default=0)
     if newest > attempt:
         raise CheckpointError(f"attempt {attempt} is not the newest: attempt {newest} has claimed {directory}")
 
 
-def others(directory: Path, job: str) -> list[Path]:
+def others(directory: Place, job: str) -> list[Place]:
     """Checkpoints and claims in the folder that belong to another job. Raises OSError."""
     foreign = [f.path for f in scan(directory) if f.manifest is not None and f.manifest.job != job]
-    return foreign + [
-        directory / CONTROL / f"claim-{c.attempt}" for c in read_claims(directory) if c.job not in {job, None}
-    ]
+    return foreign + [_file_of(directory, c.attempt) for c in read_claims(directory) if c.job not in {job, None}]
 
 
-def put_away(directory: Path, entries: list[Path]) -> Path:
+def put_away(directory: Place, entries: list[Place]) -> Place:
     """Move another job's checkpoints and claims into a folder of their own, where they stay whole. Raises OSError."""
     target = directory / CONTROL / f"before-{secrets.token_hex(3)}"
-    make_folder(target / CONTROL)
     for entry in entries:
-        entry.rename(target / entry.relative_to(directory))
+        storage.of(directory).move(entry, target / within(entry, directory))
     return target

@@ -1,7 +1,7 @@
 """What happens to checkpoint folders on disk: begun under a temporary name, published whole, replaced, pruned.
 
 One rank does these things for all. A folder under its final name always has its manifest; nothing is deleted before
-it was renamed out of sight. Knows nothing about tensors.
+it was renamed out of sight. An object store has ways of its own (zrun.state.object_commit). Knows nothing of tensors.
 """
 
 import ctypes
@@ -15,8 +15,10 @@ from zrun.core import pruning
 from zrun.core.durable import fsync_folder, write_bytes
 from zrun.core.free_space import free_bytes
 from zrun.core.manifest import CONTROL, MANIFEST, Manifest, folder_name, scan
+from zrun.core.place import ObjectPath, Place
 from zrun.core.private import make_folder
 from zrun.core.retention import Keep
+from zrun.state import object_commit
 from zrun.state.disk_errors import too_little
 from zrun.state.kill_points import reached
 
@@ -27,8 +29,10 @@ _RENAME_EXCHANGE: Final = 2
 discard: Final = pruning.drop
 
 
-def begin(directory: Path, step: int, attempt: int, needed: int, warn: Callable[[str], None]) -> Path:
+def begin(directory: Place, step: int, attempt: int, needed: int, warn: Callable[[str], None]) -> Place:
     """A fresh folder to write into. Raises OSError, or DiskFullError before anything was written."""
+    if isinstance(directory, ObjectPath):
+        return object_commit.begin(directory, step, attempt, warn)
     make_folder(directory / CONTROL)
     unfinished = directory / f"{folder_name(step)}.attempt-{attempt}.tmp"
     if unfinished.exists():
@@ -42,11 +46,13 @@ def begin(directory: Path, step: int, attempt: int, needed: int, warn: Callable[
     return unfinished
 
 
-def publish(unfinished: Path, manifest: Manifest, warn: Callable[[str], None]) -> Path:
+def publish(unfinished: Place, manifest: Manifest, warn: Callable[[str], None]) -> Place:
     """Write the manifest, make everything durable, and give the folder its final name. Raises OSError.
 
     A checkpoint of that step that is already there is replaced in one move, so that there is always one of them.
     """
+    if isinstance(unfinished, ObjectPath):
+        return object_commit.publish(unfinished, manifest)
     directory = unfinished.parent
     final = directory / folder_name(manifest.step)
     reached("manifest")
@@ -78,8 +84,10 @@ def _exchange(one: Path, other: Path) -> bool:
     return swapped == 0
 
 
-def mend(directory: Path) -> None:
+def mend(directory: Place) -> None:
     """Put back a checkpoint whose replacement was interrupted between two renames. Raises OSError."""
+    if isinstance(directory, ObjectPath):
+        return
     folder = directory / CONTROL / "replaced"
     if folder.is_dir():
         for entry in folder.iterdir():
@@ -94,7 +102,7 @@ def set_aside(directory: Path, entry: Path) -> Path:
     return target
 
 
-def sweep(directory: Path, attempt: int) -> list[str]:
+def sweep(directory: Place, attempt: int) -> list[str]:
     """Delete what attempts before this one left unfinished, and the trash. Returns the names. Raises OSError."""
     swept: list[str] = []
     for entry, _, writer in pruning.unfinished(directory):
@@ -102,10 +110,12 @@ def sweep(directory: Path, attempt: int) -> list[str]:
             discard(directory, entry)
             swept.append(entry.name)
     pruning.empty_trash(directory)
+    if isinstance(directory, ObjectPath) and (parts := object_commit.abort_uploads(directory, attempt)):
+        swept.append(f"{parts} unfinished uploads")
     return swept
 
 
-def prune(directory: Path, last: int, every: int | None, resumed_from: int | None) -> list[int]:
+def prune(directory: Place, last: int, every: int | None, resumed_from: int | None) -> list[int]:
     """Delete what the rule does not keep (zrun.core.retention), oldest first; returns the steps. Raises OSError.
 
     Step `resumed_from` is kept besides; the newest claim says the same, unless somebody took it away.

@@ -7,8 +7,9 @@ import errno
 from pathlib import Path
 from typing import Final
 
-from zrun.core.errors import CheckpointError
+from zrun.core.errors import CheckpointError, StoreError
 from zrun.core.free_space import free_bytes
+from zrun.core.place import Place
 
 _FULL: Final = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _ROOM: Final = "make room, lower checkpoint.keep, or point checkpoint.dir at a larger disk"
@@ -37,8 +38,10 @@ class DiskFullError(CheckpointError):
     """No room, a quota or a limit on file sizes; its text begins with `disk full`."""
 
 
-def explained(error: OSError, path: Path) -> CheckpointError:
+def explained(error: OSError, path: Place) -> CheckpointError:
     """The same failure in words. `path` if the error itself names none."""
+    if isinstance(error, StoreError):
+        return CheckpointError(str(error), hint=error.hint)
     where = error.filename or path
     said = f"{error.strerror or error} at {where} ({room(Path(str(where)))})"
     if error.errno in _FULL:
@@ -47,13 +50,13 @@ def explained(error: OSError, path: Path) -> CheckpointError:
     return CheckpointError(f"cannot write{', ' if kind else ''}{kind}: {said}", hint=hint)
 
 
-def too_little(directory: Path, needed: int, free: int) -> DiskFullError:
+def too_little(directory: Place, needed: int, free: int) -> DiskFullError:
     """Known before anything is written."""
     return DiskFullError(
         f"disk full: {needed} bytes needed for a checkpoint in {directory}, {free} bytes free", hint=_ROOM
     )
 
 
-def room(path: Path) -> str:
-    free = free_bytes(path)
+def room(path: Place) -> str:
+    free = free_bytes(path) if isinstance(path, Path) else -1
     return f"{free} bytes free there" if free >= 0 else "nobody can say how much is free there"

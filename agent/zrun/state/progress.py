@@ -1,8 +1,9 @@
 """How far a run has come, and what saving and restoring say about it. Plain data."""
 
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
+
+from zrun.core.place import Place
 
 
 @dataclass(slots=True)
@@ -23,7 +24,7 @@ class Restored:
     """`progress` is None when there was nothing to resume from. `skipped`: {path, reason} of each one passed over."""
 
     progress: Progress | None
-    path: Path | None
+    path: Place | None
     skipped: list[dict[str, str]] = field(default_factory=list)
     seconds: float = 0.0
     tier: str = "disk"
@@ -34,7 +35,7 @@ class Restored:
 class Saved:
     """A checkpoint that is complete on disk."""
 
-    path: Path
+    path: Place
     step: int
     bytes: int
     seconds: float

@@ -9,8 +9,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from zrun.core.errors import CheckpointError
-from zrun.core.manifest import claims, newest_step, overtaken_by
+from zrun.core.errors import CheckpointError, StoreError
+from zrun.core.local_disk import LocalFile
+from zrun.core.manifest import claims, newest_complete, overtaken_by
+from zrun.core.place import Place
+from zrun.core.storage import OpenFile
 from zrun.state import recalling
 from zrun.state.agree import Agreement
 from zrun.state.fits import differences
@@ -27,13 +30,15 @@ class MemorySource(Source):
 
     def __init__(self, recalled: Recalled, rank: int) -> None:
         super().__init__(Path("memory"), recalled.manifest, rank, recalled.manifest.world_size)
-        self._files = recalled.files
+        self._paths = recalled.files
 
     def _hold(self) -> None:
         """Its keeper holds it."""
 
-    def _opened(self, file: str) -> int:
-        return os.open(self._files[file], os.O_RDONLY | os.O_CLOEXEC)
+    def _opened(self, name: str) -> OpenFile:
+        handle = os.open(self._paths[name], os.O_RDONLY | os.O_CLOEXEC)
+        self._open.callback(os.close, handle)
+        return LocalFile(handle)
 
 
 class Remembering:
@@ -42,7 +47,7 @@ class Remembering:
     def __init__(self, agreement: Agreement, job: str, tell: Callable[[str], None]) -> None:
         self._agreement, self._job, self._tell = agreement, job, tell
 
-    def restore(self, directory: Path, parts: Parts, fingerprint: dict[str, Any]) -> Restored | None:
+    def restore(self, directory: Place, parts: Parts, fingerprint: dict[str, Any]) -> Restored | None:
         """None: the disk has to do."""
         places = on_this_node()
         memory = recalling.look(places, self._job, self._agreement.world_size) if places else Memory()
@@ -63,15 +68,19 @@ class Remembering:
             self._tell(f"step {key.step} in memory passed over: {reason}")
         return None
 
-    def _common(self, directory: Path, offered: list[Key], refused: list[tuple[int, str]]) -> list[Key]:
+    def _common(self, directory: Place, offered: list[Key], refused: list[tuple[int, str]]) -> list[Key]:
         """What all ranks offer and nothing speaks against, newest first."""
         disk: dict[str, Any] = {}
         if self._agreement.rank == 0:
             try:
-                disk = {"newest": newest_step(directory, self._job), "claims": list(claims(directory).items())}
+                disk = {"newest": newest_complete(directory, self._job), "claims": list(claims(directory).items())}
+            except StoreError:
+                disk = {"newest": None, "claims": [], "silent": True}  # it may hold a newer one, and a claim
             except OSError:
                 disk = {"newest": None, "claims": []}
         heard = self._agreement.gather([[[key.attempt, key.step] for key in offered], refused[:1], disk])
+        if heard[0][2].get("silent"):
+            return []
         newest = heard[0][2]["newest"] or 0
         claimed = {int(attempt): int(step) for attempt, step in heard[0][2]["claims"]}
         on_all = [key for key in offered if all([key.attempt, key.step] in keys for keys, _, _ in heard)]

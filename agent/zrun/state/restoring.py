@@ -6,11 +6,13 @@ it. There is no way on with a half-loaded state: either one loads everywhere, or
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
-from zrun.core.errors import CheckpointError, DamagedError
+from zrun.core import manifest as manifests
+from zrun.core import storage
+from zrun.core.errors import CheckpointError, DamagedError, StoreError
 from zrun.core.manifest import MANIFEST, Manifest, claims, mark_damaged, scan
+from zrun.core.place import Place, place_of
 from zrun.state import commit
 from zrun.state.agree import Agreement
 from zrun.state.fits import Difference, differences
@@ -36,6 +38,10 @@ class Candidate:
     reason: str
     job: str | None
 
+    @property
+    def place(self) -> Place:
+        return place_of(self.path)
+
 
 class Restorer:
     """Made on every rank for one restore."""
@@ -47,7 +53,7 @@ class Restorer:
         self._tell = tell
 
     def restore(
-        self, directory: Path, given: Path | None, parts: Parts, fingerprint: dict[str, Any], *, others: bool
+        self, directory: Place, given: Place | None, parts: Parts, fingerprint: dict[str, Any], *, others: bool
     ) -> Restored:
         """Look in `directory`, then in `given`; `others`: another run's checkpoints in `directory` do not count."""
         candidates, begun_anew = self._candidates(directory, given, others=others)
@@ -55,12 +61,12 @@ class Restorer:
         for candidate in candidates:
             reason = candidate.reason if candidate.state != "complete" else self._try(candidate, parts, fingerprint)
             if reason is None:
-                progress = self._finish(Path(candidate.path), parts)
-                return Restored(progress, Path(candidate.path), skipped)
+                progress = self._finish(candidate.place, parts)
+                return Restored(progress, candidate.place, skipped)
             skipped.append({"path": candidate.path, "reason": reason})
-            self._tell(f"{Path(candidate.path).name} passed over: {reason}")
+            self._tell(f"{candidate.place.name} passed over: {reason}")
         if skipped and not (begun_anew and all(c.state == "overtaken" for c in candidates)):
-            listed = "; ".join(f"{Path(s['path']).name}: {s['reason']}" for s in skipped)
+            listed = "; ".join(f"{place_of(s['path']).name}: {s['reason']}" for s in skipped)
             raise CheckpointError(f"checkpoints exist in {directory}, but none is valid ({listed})", hint=_ANEW)
         if given is not None and not candidates:
             raise CheckpointError(
@@ -68,7 +74,7 @@ class Restorer:
             )
         return Restored(None, None, skipped)
 
-    def _candidates(self, directory: Path, given: Path | None, *, others: bool) -> tuple[list[Candidate], bool]:
+    def _candidates(self, directory: Place, given: Place | None, *, others: bool) -> tuple[list[Candidate], bool]:
         """What rank 0 sees, newest first; and whether the newest attempt itself began from nothing."""
         answer: list[Any] = [[], False, None]
         if self._agreement.rank == 0:
@@ -83,6 +89,8 @@ class Restorer:
                     bool(claimed) and claimed[max(claimed)] == 0,
                     None,
                 ]
+            except StoreError as error:
+                answer[2] = f"{error} ({error.hint})" if error.hint else str(error)
             except OSError as error:
                 answer[2] = f"cannot look into {error.filename or directory}: {error.strerror or error}"
         listed, begun_anew, problem = self._agreement.from_first(answer)
@@ -96,14 +104,15 @@ class Restorer:
 
     def _try(self, candidate: Candidate, parts: Parts, fingerprint: dict[str, Any]) -> str | None:
         """Load one; the reason why not, the same on every rank. CheckpointError if it is whole but does not fit."""
-        path = Path(candidate.path)
+        path = candidate.place
         manifest, flaw, unfit = None, None, []
+        unanswered = False
         try:
-            manifest = Manifest.from_json((path / MANIFEST).read_text())
+            manifest = manifests.read(path)
             unfit = differences(parts.layout(), fingerprint, manifest, self._allowed)
         except (OSError, CheckpointError, UnicodeDecodeError) as error:
-            flaw = str(error)
-        reason = self._agree(flaw)
+            flaw, unanswered = str(error), isinstance(error, StoreError)
+        reason = self._agree(flaw, unanswered=unanswered)
         if reason is not None or manifest is None:
             return reason
         self._refuse(path, unfit)
@@ -113,15 +122,15 @@ class Restorer:
             with Source(path, manifest, self._agreement.rank, self._agreement.world_size) as source:
                 parts.load(source, skip)
         except (OSError, CheckpointError) as error:
-            flaw, damaged = str(error), isinstance(error, DamagedError)
+            flaw, damaged, unanswered = str(error), isinstance(error, DamagedError), isinstance(error, StoreError)
         except Exception as error:  # a load_state_dict of the user's; the other ranks wait to hear
             flaw = f"{type(error).__name__}: {error}"
-        reason = self._agree(flaw)
+        reason = self._agree(flaw, unanswered=unanswered)
         if reason is not None:
             self._mark(path, manifest, reason, damaged=damaged)
         return reason
 
-    def _mark(self, path: Path, manifest: Manifest, reason: str, *, damaged: bool) -> None:
+    def _mark(self, path: Place, manifest: Manifest, reason: str, *, damaged: bool) -> None:
         """So that no retention counts it among the good ones, and nobody loads half of it again."""
         if any(self._agreement.gather(damaged)) and self._agreement.rank == 0:
             try:
@@ -129,11 +138,17 @@ class Restorer:
             except OSError as error:
                 self._tell(f"{path.name} is damaged, and cannot be marked so: {error}")
 
-    def _agree(self, flaw: str | None) -> str | None:
-        failed = self._agreement.problems(flaw)
-        return "; ".join(f"rank {rank}: {text}" for rank, text in failed.items()) or None
+    def _agree(self, flaw: str | None, *, unanswered: bool) -> str | None:
+        """Why any rank cannot use it. CheckpointError if a store does not answer: that is no reason to take an older
+        one, which would make the newer one invalid.
+        """
+        seen = self._agreement.gather([flaw, unanswered])
+        told = "; ".join(f"rank {rank}: {text}" for rank, (text, _) in enumerate(seen) if text is not None)
+        if any(silent for _, silent in seen):
+            raise CheckpointError(f"a checkpoint could not be read: {told}", hint="nothing is lost; try again later")
+        return told or None
 
-    def _refuse(self, path: Path, unfit: list[Difference]) -> None:
+    def _refuse(self, path: Place, unfit: list[Difference]) -> None:
         seen = self._agreement.gather([[d.key, d.text] for d in unfit])
         texts = {text: key for rank in seen for key, text in rank}
         refused = {text: key for text, key in texts.items() if key not in self._allowed}
@@ -146,8 +161,8 @@ class Restorer:
         for text in texts:
             self._tell(f"{path.name}: {text} (allowed)")
 
-    def _finish(self, path: Path, parts: Parts) -> Progress:
-        manifest = Manifest.from_json((path / MANIFEST).read_text())
+    def _finish(self, path: Place, parts: Parts) -> Progress:
+        manifest = manifests.read(path)
         with Source(path, manifest, self._agreement.rank, self._agreement.world_size) as source:
             for warning in parts.resume(source):
                 self._tell(warning)
@@ -181,9 +196,9 @@ def _own(manifest: Manifest) -> list[str]:
     return sorted(_OWN_NAMES.get(key, key) for key in values | tensors if not key.startswith(_SAID_APART))
 
 
-def _seen(folder: Path, own: str | None = None) -> list[list[Any]]:
+def _seen(folder: Place, own: str | None = None) -> list[list[Any]]:
     """The checkpoints in a folder, or the folder itself if it is one; with `own`, that job's only."""
-    if (folder / MANIFEST).exists():
+    if storage.of(folder).exists(folder / MANIFEST):
         found = [f for f in scan(folder.parent) if f.path.name == folder.name]
         if not found:
             return [[str(folder), "complete", "", None]]

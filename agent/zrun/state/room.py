@@ -6,14 +6,14 @@ optimizer holds nothing yet. Sees one rank's state: of a pipeline only its own s
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 import torch
 from torch.optim import Optimizer
 
-from zrun.core.free_space import free_bytes
+from zrun.core import storage
 from zrun.core.manifest import scan
+from zrun.core.place import Place
 from zrun.state.disk_errors import DiskFullError, too_little
 from zrun.state.optimizer import kind_of
 from zrun.state.parts import Parts
@@ -44,7 +44,7 @@ class Retention:
 class Outlook:
     """Bytes: of one checkpoint, that may still be written (-1: nobody can say), in checkpoints that are there now."""
 
-    directory: Path
+    directory: Place
     needed: int
     free: int
     held: int
@@ -67,7 +67,7 @@ class Outlook:
         )
 
 
-def check(parts: Parts, directory: Path, retention: Retention, *, resumed: bool, warn: Callable[[str], None]) -> None:
+def check(parts: Parts, directory: Place, retention: Retention, *, resumed: bool, warn: Callable[[str], None]) -> None:
     """On one rank, before the first step. DiskFullError if a run that begins cannot save even once.
 
     One that has come so far already goes on, warned: its saves fail loudly, and somebody may make room meanwhile.
@@ -82,14 +82,14 @@ def check(parts: Parts, directory: Path, retention: Retention, *, resumed: bool,
         warn(found.warning())
 
 
-def look(parts: Parts, directory: Path, retention: Retention) -> Outlook:
+def look(parts: Parts, directory: Place, retention: Retention) -> Outlook:
     """Raises nothing: what cannot be read is not there."""
     try:
         sizes = [f.manifest.bytes for f in scan(directory) if f.state == "complete" and f.manifest]
     except OSError:
         sizes = []
     needed = sizes[0] if sizes else estimate(parts)
-    return Outlook(directory, needed, free_bytes(directory), sum(sizes), retention.copies)
+    return Outlook(directory, needed, storage.of(directory).free_bytes(directory), sum(sizes), retention.copies)
 
 
 def estimate(parts: Parts) -> int:

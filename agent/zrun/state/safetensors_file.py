@@ -16,8 +16,11 @@ from typing import Final
 
 import torch
 
+from zrun.core import storage
 from zrun.core.errors import CheckpointError, DamagedError
+from zrun.core.place import Place
 from zrun.core.safetensors import HEADER_LIMIT, Entry, header, in_order
+from zrun.core.storage import OpenFile
 from zrun.state.kill_points import reached
 from zrun.state.tensor_bytes import dtype_name, dtype_of, on_cpu, view_of
 
@@ -54,8 +57,8 @@ class Stored:
     end: int
 
 
-def write(path: Path, tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str] | None = None) -> Written:
-    """Make `path` (FileExistsError if it is there), fsync it, and say what is in it. Raises OSError.
+def write(path: Place, tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str] | None = None) -> Written:
+    """Make `path` (FileExistsError if it is on a disk already), durable, and say what is in it. Raises OSError.
 
     Of tensors that are not contiguous, or not on the CPU, a copy is held meanwhile.
     """
@@ -63,20 +66,20 @@ def write(path: Path, tensors: Mapping[str, torch.Tensor], metadata: Mapping[str
     head = header(entries, metadata or {})
     held = {entry.name: on_cpu(tensors[entry.name]) for entry in entries}
     views = {name: view_of(tensor) for name, tensor in held.items()}
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    size = len(head) + sum(map(len, views.values()))
     beside = ThreadPoolExecutor(1, "zrun-digest")  # hashlib lets go of the GIL: digests are taken beside the writes
-    with os.fdopen(handle, "wb", buffering=0) as file:
+    with storage.of(path).new_file(path, size) as file:
         try:
             pending = {name: beside.submit(hashlib.new, ALGORITHM, view) for name, view in views.items()}
-            _write_all(file.fileno(), memoryview(head))
+            file.write(memoryview(head))
             half = sum(map(len, views.values())) // 2
             for view in views.values():
-                _write_all(file.fileno(), view)
+                file.write(view)
                 if 0 <= half < len(view):
                     reached("write")
                 half -= len(view)
             reached("fsync")
-            os.fsync(file.fileno())
+            file.finish()
             digests = {name: taken.result().hexdigest() for name, taken in pending.items()}
         finally:
             beside.shutdown(cancel_futures=True)  # after a failed write nobody wants the rest
@@ -90,11 +93,6 @@ def write(path: Path, tensors: Mapping[str, torch.Tensor], metadata: Mapping[str
 
 def _entry(name: str, tensor: torch.Tensor) -> Entry:
     return Entry(name, dtype_name(tensor.dtype, name), list(tensor.shape), tensor.numel() * tensor.element_size())
-
-
-def _write_all(handle: int, view: memoryview) -> None:
-    while len(view):
-        view = view[os.write(handle, view[:_BLOCK]) :]
 
 
 def read_header(path: Path) -> tuple[dict[str, Stored], dict[str, str]]:
@@ -132,8 +130,8 @@ def _check_layout(path: Path, stored: Mapping[str, Stored], begin: int, size: in
         raise CheckpointError(f"{path.name}: {size} bytes where its header promises {at}")
 
 
-def read_into(handle: int, start: int, end: int, target: torch.Tensor, digest: str, what: str) -> None:
-    """Fill a contiguous CPU tensor from bytes [start, end) of an open file and check them against `digest`.
+def read_into(file: OpenFile, start: int, end: int, target: torch.Tensor, digest: str, what: str) -> None:
+    """Fill a contiguous CPU tensor from bytes [start, end) of a file and check them against `digest`.
 
     Raises CheckpointError naming `what`; the target then holds whatever was read.
     """
@@ -141,11 +139,10 @@ def read_into(handle: int, start: int, end: int, target: torch.Tensor, digest: s
     if len(view) != end - start:
         raise CheckpointError(f"{what}: {end - start} bytes stored where {len(view)} are needed")
     check = Check(digest, what)
-    if hasattr(os, "posix_fadvise"):  # the disk works while digests are taken
-        os.posix_fadvise(handle, start, end - start, os.POSIX_FADV_WILLNEED)
-    at = 0
+    file.expect(start, end)
+    at, block = 0, max(_BLOCK, file.block)
     while at < len(view):
-        got = os.preadv(handle, [view[at : at + _BLOCK]], start + at)
+        got = file.read_into(view[at : at + block], start + at)
         if got == 0:
             raise CheckpointError(f"{what}: the file ends at byte {start + at}")
         check.update(view[at : at + got])

@@ -5,17 +5,17 @@ No rank ends it before all know how it ended; if one fails, it failed for all an
 
 import json
 import platform
-import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import torch
 
+from zrun.core import storage
 from zrun.core.errors import CheckpointError
-from zrun.core.manifest import Chunk, Manifest, ShardFile, TensorEntry, folder_name
+from zrun.core.manifest import Chunk, Manifest, ShardFile, TensorEntry
+from zrun.core.place import Place, place_of
 from zrun.state import claims, commit
 from zrun.state.agree import Agreement
 from zrun.state.blocks import Block
@@ -55,7 +55,7 @@ class Saver:
     """Saves one rank's blocks into `directory`. `front` is used on the training thread, `back` in the background."""
 
     def __init__(
-        self, directory: Path, front: Agreement, back: Agreement, cores: int, warn: Callable[[str], None]
+        self, directory: Place, front: Agreement, back: Agreement, cores: int, warn: Callable[[str], None]
     ) -> None:
         self.directory = directory
         self.back = back
@@ -78,7 +78,7 @@ class Saver:
         reached("copy")
         return Staged(copied, division, values, progress, failed)
 
-    def commit(self, staged: Staged, stamp: Stamp, claim: Claim) -> tuple[Path, int]:
+    def commit(self, staged: Staged, stamp: Stamp, claim: Claim) -> tuple[Place, int]:
         """(folder, bytes). Collective, in the background.
 
         CheckpointError on every rank if any failed; a dead peer is a RuntimeError.
@@ -89,8 +89,7 @@ class Saver:
         blocks = {name: staged.blocks[index] for index, name in mine.items()}
         needed = sum(self.back.numbers(sum(block.bytes for block in blocks.values())))
         step = staged.progress.step
-        unfinished = self.directory / f"{folder_name(step)}.attempt-{claim.attempt}.tmp"
-        self._first(lambda: self._begin(step, needed, claim))
+        unfinished = self._first(lambda: self._begin(step, needed, claim))
         try:
             self.doing = "writes"
             written = self._write(unfinished, blocks, step)
@@ -99,7 +98,7 @@ class Saver:
         except CheckpointError:
             self._drop(unfinished)
             raise
-        return Path(final), sum(shard["bytes"] for shard, _ in written if shard)
+        return final, sum(shard["bytes"] for shard, _ in written if shard)
 
     def _merged(self, staged: Staged) -> dict[str, Any]:
         """The values of all ranks in one."""
@@ -109,28 +108,29 @@ class Saver:
             return staged.values
         return merge(self.back.gather(staged.values))
 
-    def _first(self, act: Callable[[], Path]) -> str:
+    def _first(self, act: Callable[[], Place]) -> Place:
         """Let rank 0 act; its failure becomes everybody's."""
         answer = ["", "", "", ""]
         if self.back.rank == 0:
             answer = _outcome(act, self.directory)
         made, *failure = self.back.from_first(answer)
         _raise_if({0: [made, *failure]} if failure[0] else {})
-        return str(made)
+        return place_of(made)
 
-    def _begin(self, step: int, needed: int, claim: Claim) -> Path:
+    def _begin(self, step: int, needed: int, claim: Claim) -> Place:
         if claims.renewed(self.directory, claim):
             self._warn(f"{self.directory} was removed while the job ran; it is made again")
         return commit.begin(self.directory, step, claim.attempt, needed, self._warn)
 
-    def _write(self, unfinished: Path, blocks: dict[str, Block], step: int) -> list[Any]:
+    def _write(self, unfinished: Place, blocks: dict[str, Block], step: int) -> list[Any]:
         """Every rank's [file, chunks], after all of them are on disk."""
         rank = self.back.rank
         made: list[Any] = [None, []]
 
-        def act() -> Path:
+        def act() -> Place:
             if blocks:
-                made[:] = _write_shard(unfinished, rank, blocks, step)
+                store = storage.of(unfinished)
+                made[:] = store.again(lambda: _write_shard(unfinished, rank, blocks, step))
             return unfinished
 
         outcome = _outcome(act, unfinished)
@@ -140,9 +140,9 @@ class Saver:
         return [entry[1] for entry in gathered]
 
     def _publish(
-        self, unfinished: Path, written: list[Any], values: dict[str, Any], progress: Progress, stamp: Stamp,
+        self, unfinished: Place, written: list[Any], values: dict[str, Any], progress: Progress, stamp: Stamp,
         claim: Claim,
-    ) -> Path:  # fmt: skip
+    ) -> Place:  # fmt: skip
         claims.refuse_if_overtaken(self.directory, claim.attempt)
         manifest = Manifest(
             job=stamp.job,
@@ -162,11 +162,13 @@ class Saver:
         )
         return commit.publish(unfinished, manifest, self._warn)
 
-    def _drop(self, unfinished: Path) -> None:
+    def _drop(self, unfinished: Place) -> None:
         """At once and not by way of the trash: on a full disk there may be no room for another folder."""
-        if self.back.rank == 0 and unfinished.exists():
+        if self.back.rank == 0:
+            store = storage.of(unfinished)
             try:
-                shutil.rmtree(unfinished)
+                if store.exists(unfinished):
+                    store.remove_all(unfinished)
             except OSError as error:
                 self._warn(f"{unfinished} could not be removed: {error}")
 
@@ -183,7 +185,7 @@ def merge(values: list[dict[str, Any]]) -> dict[str, Any]:
     return shared | ({RANKS: own} if own else {})
 
 
-def _write_shard(folder: Path, rank: int, blocks: dict[str, Block], step: int) -> list[Any]:
+def _write_shard(folder: Place, rank: int, blocks: dict[str, Block], step: int) -> list[Any]:
     path = folder / f"rank-{rank}.safetensors"
     # An empty part of a tensor that others hold needs no place in a file.
     filled = {name: b for name, b in blocks.items() if b.bytes or not all(b.shape)}
@@ -210,7 +212,7 @@ def _entries(chunks: list[Any]) -> dict[str, TensorEntry]:
     return found
 
 
-def _outcome(act: Callable[[], Path], path: Path) -> list[str]:
+def _outcome(act: Callable[[], Place], path: Place) -> list[str]:
     """[result, kind of error, its text, its hint]: a failure as something that other ranks can be told."""
     try:
         return [str(act()), "", "", ""]

@@ -4,18 +4,18 @@ So a state saved by 4 ranks loads on 2 or 3, and one saved by DDP loads into sha
 Knows nothing about models or about which checkpoint to take.
 """
 
-import os
 from collections.abc import Mapping
 from contextlib import ExitStack
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
 import torch
 
+from zrun.core import storage
 from zrun.core.errors import CheckpointError
 from zrun.core.manifest import Chunk, Manifest, TensorEntry
-from zrun.core.reading import held
+from zrun.core.place import Place
+from zrun.core.storage import OpenFile, OpenFolder
 from zrun.state.blocks import Block
 from zrun.state.safetensors_file import read_into
 from zrun.state.tensor_bytes import dtype_of
@@ -32,15 +32,15 @@ def name_of_own(name: str, rank: int) -> str:
 class Source:
     """A checkpoint as one rank sees it, to be read inside `with`. `values` are this rank's own where it had its own."""
 
-    def __init__(self, folder: Path, manifest: Manifest, rank: int, world_size: int) -> None:
+    def __init__(self, folder: Place, manifest: Manifest, rank: int, world_size: int) -> None:
         self.folder = folder
         self.manifest = manifest
         self._rank = rank
         self.same_world = manifest.world_size == world_size
         """As many ranks as saved it: what each had of its own is this rank's again."""
-        self._handles: dict[str, int] = {}
+        self._files: dict[str, OpenFile] = {}
         self._open = ExitStack()
-        self._place = -1
+        self._place: OpenFolder | None = None
         own: Mapping[str, Mapping[str, Any]] = manifest.values.get(RANKS, {})
         shared = {key: value for key, value in manifest.values.items() if key != RANKS}
         self.values: dict[str, Any] = shared | dict(own.get(str(rank), {}) if self.same_world else {})
@@ -52,14 +52,13 @@ class Source:
         return self
 
     def _hold(self) -> None:
-        self._place = self._open.enter_context(held(self.folder))
+        self._place = self._open.enter_context(storage.of(self.folder).held(self.folder))
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for handle in self._handles.values():
-            os.close(handle)
-        self._handles.clear()
+        self._files.clear()
+        self._place = None
         self._open.close()
 
     def has(self, name: str) -> bool:
@@ -107,11 +106,11 @@ class Source:
         what = f"{chunk.file}: {block.name}"
         exact = chunk.offsets == list(block.offsets) and chunk.shape == list(target.shape)
         if exact and target.device.type == "cpu" and target.is_contiguous():
-            read_into(self._handle(chunk.file), chunk.start, chunk.end, target, chunk.digest, what)
+            read_into(self._file(chunk.file), chunk.start, chunk.end, target, chunk.digest, what)
             self.bytes_read += chunk.end - chunk.start
             return target.numel()
         staged = torch.empty(chunk.shape, dtype=target.dtype)
-        read_into(self._handle(chunk.file), chunk.start, chunk.end, staged, chunk.digest, what)
+        read_into(self._file(chunk.file), chunk.start, chunk.end, staged, chunk.digest, what)
         self.bytes_read += chunk.end - chunk.start
         for axis, (begin, end) in enumerate(overlap):
             staged = staged.narrow(axis, begin - chunk.offsets[axis], end - begin)
@@ -120,15 +119,17 @@ class Source:
             target.copy_(staged)
         return staged.numel()
 
-    def _handle(self, file: str) -> int:
-        if file not in self._handles:
-            self._handles[file] = self._opened(file)
-        return self._handles[file]
+    def _file(self, name: str) -> OpenFile:
+        if name not in self._files:
+            self._files[name] = self._opened(name)
+        return self._files[name]
 
-    def _opened(self, file: str) -> int:
-        if "/" in file or file in {"", ".", ".."}:
-            raise CheckpointError(f"the manifest names a file outside its folder: {file!r}")
-        return os.open(file, os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._place)
+    def _opened(self, name: str) -> OpenFile:
+        """Closed with the source."""
+        assert self._place is not None, "outside its `with`"
+        if "/" in name or name in {"", ".", ".."}:
+            raise CheckpointError(f"the manifest names a file outside its folder: {name!r}")
+        return self._place.open(name)
 
 
 def _overlap(chunk: Chunk, block: Block) -> list[tuple[int, int]] | None:

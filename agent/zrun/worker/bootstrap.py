@@ -19,6 +19,7 @@ from zrun.core import env
 from zrun.core.deck import Flag, Phase
 from zrun.core.manifest import newest_step
 from zrun.core.notes import NoteKind
+from zrun.core.place import place_of
 from zrun.core.runfolder import LEARNED_MODULES
 from zrun.worker import dumps, last_words, output, segments
 from zrun.worker.flight import FlightDump
@@ -111,9 +112,9 @@ def _tell_resume_step(rank: ThisRank) -> None:
     if not directory:
         return
     job = env.get(env.JOB) if rank.settings.fresh or resume != "auto" else None  # then only this run's own count
-    step = newest_step(Path(directory), job) if resume != "never" else None
+    step = newest_step(place_of(directory), job) if resume != "never" else None
     if step is None and resume not in ("auto", "never"):
-        step = newest_step(Path(resume))
+        step = newest_step(place_of(resume))
     env.put(env.RESUME_STEP, str(step or 0))
 
 

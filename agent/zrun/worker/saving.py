@@ -8,13 +8,13 @@ everything. Knows nothing about steps in progress.
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, Final
 
 from zrun.core import env
 from zrun.core.deck import Phase
 from zrun.core.errors import CheckpointError
 from zrun.core.notes import NoteKind
+from zrun.core.place import place_of
 from zrun.state import room
 from zrun.state.checkpoints import Checkpoints
 from zrun.state.disk_errors import DiskFullError
@@ -52,7 +52,7 @@ class Saving:
         self._slowest = _SLOW
         self._waited_s = 0.0
         directory = env.get(env.CHECKPOINT_DIR)
-        self._directory = Path(directory) if directory else None
+        self._directory = place_of(directory) if directory else None
         self._checkpoints: Checkpoints | None = None
         self._cadence: EverySteps | EverySeconds = EverySteps(None)
         if self._directory is not None:

@@ -14,6 +14,7 @@ from zrun.cli.options import coordinator_option, job_argument, json_option
 from zrun.core.batches import DataFacts
 from zrun.core.errors import Exit, UsageError
 from zrun.core.known_batches import about, batch_of, facts_of
+from zrun.core.place import place_of
 
 
 @click.command()
@@ -57,7 +58,7 @@ def _known(target: Target) -> tuple[DataFacts, list[str]]:
     if folder is None:
         raise UsageError(f"the folder of {target.job} is not on this machine", "run this where it is")
     named = (read_json(folder.spec_json).get("checkpoint") or {}).get("dir") or "checkpoints"
-    facts = facts_of(folder, folder.root / str(named))
+    facts = facts_of(folder, place_of(str(named), folder.root))
     return facts, [str(name) for name in target.written().get("quarantined") or []]
 
 

@@ -9,14 +9,15 @@ import click
 from zrun.cli import ckpt_keep, screen
 from zrun.cli.ckpt_where import bar, directory_of, of_step, the_one, where_argument
 from zrun.cli.options import json_option
-from zrun.core import manifest, pins, pruning, reading
+from zrun.core import manifest, pins, pruning, storage
 from zrun.core.errors import Exit, NotFoundError
 from zrun.core.manifest import Found
+from zrun.core.place import Place
 
 
 @click.group()
 def ckpt() -> None:
-    """Checkpoints of a JOB or in a DIR: list, verify, pin, prune, export."""
+    """Checkpoints of a JOB or in a DIR (s3://… too): list, verify, pin, prune, export."""
 
 
 ckpt.add_command(ckpt_keep.pin)
@@ -128,17 +129,17 @@ def _remember(one: Found, problems: list[str]) -> None:
         screen.say(f"zrun: {one.path.name} could not be marked: {error.strerror or error}")
 
 
-def _rows(directory: Path) -> list[dict[str, Any]]:
+def _rows(directory: Place) -> list[dict[str, Any]]:
     found = manifest.scan(directory)
-    pinned = pins.pinned(directory, found)
+    pinned, store = pins.pinned(directory, found), storage.of(directory)
     return [
         {**row_of(one), "pinned": one.step in pinned,
-         "being_read": one.manifest is not None and reading.being_read(one.path)}
+         "being_read": one.manifest is not None and store.being_read(one.path)}
         for one in found
     ]  # fmt: skip
 
 
-def _unfinished(directory: Path) -> list[dict[str, Any]]:
+def _unfinished(directory: Place) -> list[dict[str, Any]]:
     """Folders under a temporary name: nobody takes them for checkpoints, but they use room."""
     now = datetime.now(UTC).timestamp()
     young = {left.path: left for left in pruning.leftovers(directory, now)}

@@ -3,7 +3,6 @@
 import time
 from dataclasses import asdict
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import click
@@ -13,6 +12,7 @@ from zrun.cli.ckpt_where import bar, directory_of, keep_of, of_step, where_argum
 from zrun.cli.options import json_option, seconds, stamp
 from zrun.core import manifest, pins, pruning
 from zrun.core.errors import Exit, UsageError
+from zrun.core.place import Place, place_of
 from zrun.core.pruning import Leftover
 from zrun.core.retention import Fate, Keep
 
@@ -91,9 +91,9 @@ def _rule(where: str | None, last: int | None, every: int | None) -> Keep:
     return Keep(int(of_job.get("last", usual.last)), every or of_job.get("every_steps", usual.every_steps))
 
 
-def _delete(directory: Path, decided: list[Fate], old: list[Leftover]) -> tuple[set[Path], list[str]]:
+def _delete(directory: Place, decided: list[Fate], old: list[Leftover]) -> tuple[set[Place], list[str]]:
     """(what is gone, what could not be deleted); one that fails does not keep the others."""
-    gone: set[Path] = set()
+    gone: set[Place] = set()
     failed: list[str] = []
     with bar("deleting", sum(_bytes(f) for f in decided if not f.keep) + sum(one.bytes for one in old)) as advance:
         for fate in reversed(decided):  # the oldest first
@@ -117,7 +117,7 @@ def _bytes(fate: Fate) -> int:
     return fate.found.manifest.bytes if fate.found.manifest else 0
 
 
-def _of_fate(fate: Fate, gone: set[Path]) -> dict[str, Any]:
+def _of_fate(fate: Fate, gone: set[Place]) -> dict[str, Any]:
     reason = fate.reason
     if not fate.keep and fate.found.path not in gone:
         reason = "somebody began to read it"
@@ -125,18 +125,18 @@ def _of_fate(fate: Fate, gone: set[Path]) -> dict[str, Any]:
             "bytes": _bytes(fate), "reason": reason}  # fmt: skip
 
 
-def _of_leftover(one: Leftover, gone: set[Path], older_than: str) -> dict[str, Any]:
+def _of_leftover(one: Leftover, gone: set[Place], older_than: str) -> dict[str, Any]:
     young = "" if one.path in gone else f", younger than {older_than}"
     return {**asdict(one), "step": None, "path": str(one.path), "deleted": one.path in gone,
             "reason": f"{one.what}; last written {screen.span(one.age_s)} ago{young}"}  # fmt: skip
 
 
-def _show(directory: Path, rows: list[dict[str, Any]], *, dry_run: bool) -> None:
+def _show(directory: Place, rows: list[dict[str, Any]], *, dry_run: bool) -> None:
     if not rows:
         screen.say(f"zrun: no checkpoint in {directory}")
         return
     verb = "would go" if dry_run else "deleted"
-    cells = [[verb if row["deleted"] else "kept", Path(row["path"]).name, screen.size(row["bytes"]), row["reason"]]
+    cells = [[verb if row["deleted"] else "kept", place_of(row["path"]).name, screen.size(row["bytes"]), row["reason"]]
              for row in rows]  # fmt: skip
     screen.put(screen.table(["", "what", "size", "why"], cells))
     freed = sum(row["bytes"] for row in rows if row["deleted"])

@@ -17,6 +17,8 @@ from zrun.cli import registry, runs, screen
 from zrun.cli.options import json_option
 from zrun.core import env
 from zrun.core.errors import SpecError, UsageError
+from zrun.core.place import Place as CheckpointPlace
+from zrun.core.place import place_of
 from zrun.core.runfolder import RunFolder
 from zrun.plan import measuring, table
 from zrun.plan.answer import answer
@@ -116,10 +118,10 @@ def _place(file: Path | None, spec: JobSpec | None) -> Place:
     return Place(spec.workdir, spec.python or sys.executable, {**mine, **spec.env}, _checkpoints(file, spec))
 
 
-def _checkpoints(file: Path, spec: JobSpec) -> Iterator[Path]:
+def _checkpoints(file: Path, spec: JobSpec) -> Iterator[CheckpointPlace]:
     """Where earlier attempts of this job saved, newest first."""
     for folder in runs.runs_of(file.absolute().parent / "runs", spec.name):
-        yield folder.root / spec.checkpoint.dir
+        yield place_of(spec.checkpoint.dir, folder.root)
 
 
 def _with_links(told: Plan, place: Place, measure: bool, origins: dict[str, str]) -> Plan:

@@ -19,6 +19,7 @@ from zrun.core.errors import NotFoundError, UsageError
 from zrun.core.known_batches import about, batch_of, facts_of
 from zrun.core.log_merge import Filter
 from zrun.core.manifest import scan
+from zrun.core.place import place_of
 
 MOST_LINES: Final = 10_000
 LARGEST_NUMBER: Final = 1_000_000
@@ -90,7 +91,7 @@ def _add_history(router: APIRouter, found: Any) -> None:
     @router.get("/{job}/checkpoints")
     async def checkpoints(held: HeldJob = found) -> dict[str, Any]:
         """What lies in the checkpoint folder, newest first."""
-        folder = held.folder.root / held.spec.checkpoint.dir
+        folder = place_of(held.spec.checkpoint.dir, held.folder.root)
         lying = await asyncio.to_thread(scan, folder)
         return {"job": held.id, "checkpoints": [
             {"step": f.step, "state": f.state, "reason": f.reason, "tier": "disk", "name": f.path.name,
@@ -152,7 +153,8 @@ def _add_logs(router: APIRouter, found: Any) -> None:
 
 
 def _batch(held: HeldJob, step: int | None, batch: str | None) -> dict[str, Any]:
-    facts, skip = facts_of(held.folder, held.folder.root / held.spec.checkpoint.dir), list(held.state.quarantined)
+    checkpoints = place_of(held.spec.checkpoint.dir, held.folder.root)
+    facts, skip = facts_of(held.folder, checkpoints), list(held.state.quarantined)
     if step is None and batch is None:
         step = int(held.views.status().get("step") or 1)
     return {**batch_of(facts, skip, step=step, batch=batch), "data": about(facts, skip)}

@@ -27,7 +27,12 @@ def write_bytes(path: Path, data: bytes, *, mode: int = 0o600) -> None:
 
 def write_json(path: Path, value: Any, *, mode: int = 0o600) -> None:
     """As `write_bytes`, with the value as indented JSON."""
-    write_bytes(path, (json.dumps(value, indent=2, ensure_ascii=False, default=str) + "\n").encode(), mode=mode)
+    write_bytes(path, json_bytes(value), mode=mode)
+
+
+def json_bytes(value: Any) -> bytes:
+    """Indented, for people too."""
+    return (json.dumps(value, indent=2, ensure_ascii=False, default=str) + "\n").encode()
 
 
 def create_exclusive(path: Path, data: bytes, *, mode: int = 0o600) -> None:

@@ -75,6 +75,10 @@ class CheckpointError(ZrunError):
     """A checkpoint that cannot be written, found, verified or loaded."""
 
 
+class StoreError(CheckpointError, OSError):
+    """An object store that refuses or does not answer. For who reads and writes files, an OSError as any other."""
+
+
 class DamagedError(CheckpointError):
     """Its bytes were read, and they are not the ones that were written."""
 

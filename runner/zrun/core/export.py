@@ -18,12 +18,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from zrun.core import reading
+from zrun.core import manifest as manifests
+from zrun.core import storage
 from zrun.core.durable import fsync_folder, write_json
 from zrun.core.errors import CheckpointError, DamagedError, UsageError
 from zrun.core.manifest import MANIFEST, Chunk, Manifest, TensorEntry
+from zrun.core.place import Place
 from zrun.core.safetensors import ITEM_BYTES, Entry, header, in_order
-from zrun.core.verify import BLOCK, Advance, cores, counted, coverage
+from zrun.core.storage import OpenFile, OpenFolder
+from zrun.core.verify import Advance, cores, counted, coverage
 
 _UNFIT: Final = re.compile(r"[^\w.-]")
 
@@ -52,7 +55,7 @@ class _Move:
 
 
 def export(
-    folder: Path, target: Path, *, consolidate: bool, only_model: bool, on_bytes: Callable[[int], None] | None = None
+    folder: Place, target: Path, *, consolidate: bool, only_model: bool, on_bytes: Callable[[int], None] | None = None
 ) -> Exported:
     """Make the folder `target`: a file for each part (model, optimizer, …), or one file if `consolidate`.
 
@@ -62,8 +65,8 @@ def export(
         raise UsageError(f"{target} is there already", "name a folder that is not")
     with ExitStack() as stack:
         try:
-            place = stack.enter_context(reading.held(folder))
-            manifest = Manifest.from_json((folder / MANIFEST).read_text())
+            place = stack.enter_context(storage.of(folder).held(folder))
+            manifest = manifests.read(folder)
         except FileNotFoundError:
             raise CheckpointError(f"{folder} has no {MANIFEST}, so it is no checkpoint") from None
         problems = coverage(manifest)
@@ -126,15 +129,14 @@ def _refuse_if_too_small(target: Path, needed: int) -> None:
 
 
 def _write_all(
-    folder: Path, place: int, manifest: Manifest, files: dict[str, list[Entry]], advance: Advance
+    folder: Path, place: OpenFolder, manifest: Manifest, files: dict[str, list[Entry]], advance: Advance
 ) -> dict[str, int]:
     with ExitStack() as stack:
         sources = {}
         for shard in manifest.files:
             if Path(shard.path).name != shard.path:
                 raise CheckpointError(f"the manifest names a file outside its folder: {shard.path!r}")
-            sources[shard.path] = os.open(shard.path, os.O_RDONLY | os.O_CLOEXEC, dir_fd=place)
-            stack.callback(os.close, sources[shard.path])
+            sources[shard.path] = place.open(shard.path)
         moves: list[_Move] = []
         sizes: dict[str, int] = {}
         targets = []
@@ -156,7 +158,7 @@ def _write_all(
     return sizes
 
 
-def _move_all(moves: list[_Move], sources: dict[str, int], advance: Advance) -> None:
+def _move_all(moves: list[_Move], sources: dict[str, OpenFile], advance: Advance) -> None:
     with ThreadPoolExecutor(cores(), "zrun-export") as pool:
         pending = [pool.submit(_move, move, sources[move.chunk.file], advance) for move in moves]
         done, rest = wait(pending, return_when=FIRST_EXCEPTION)
@@ -166,15 +168,15 @@ def _move_all(moves: list[_Move], sources: dict[str, int], advance: Advance) -> 
             future.result()
 
 
-def _move(move: _Move, source: int, advance: Advance) -> None:
+def _move(move: _Move, source: OpenFile, advance: Advance) -> None:
     chunk = move.chunk
     algorithm, _, wanted = chunk.digest.partition(":")
     found = hashlib.new(algorithm)
-    buffer = memoryview(bytearray(min(BLOCK, max(1, chunk.end - chunk.start))))
+    buffer = memoryview(bytearray(min(source.block, max(1, chunk.end - chunk.start))))
     runs = _runs(move.tensor, chunk)
     at, target, left = chunk.start, 0, 0
     while at < chunk.end:
-        got = os.preadv(source, [buffer[: chunk.end - at]], at)
+        got = source.read_into(buffer[: chunk.end - at], at)
         if not got:
             raise DamagedError(f"{chunk.file} ends at byte {at}")
         block = buffer[:got]

@@ -11,10 +11,11 @@ from zrun.core import manifest
 from zrun.core.batch import BatchId
 from zrun.core.batches import Batches, DataFacts, ordinal_of_step, skipped_before
 from zrun.core.errors import NotFoundError, UsageError
+from zrun.core.place import Place
 from zrun.core.runfolder import RunFolder
 
 
-def facts_of(run: RunFolder, checkpoints: Path) -> DataFacts:
+def facts_of(run: RunFolder, checkpoints: Place) -> DataFacts:
     """`data.json`, or what the newest checkpoint says, whichever knows more ended epochs. Raises NotFoundError."""
     told = [_from(_written(run.data)), _from(_saved(checkpoints))]
     found = [facts for facts in told if facts is not None]
@@ -40,7 +41,7 @@ def _written(path: Path) -> Any:
         return None
 
 
-def _saved(checkpoints: Path) -> Any:
+def _saved(checkpoints: Place) -> Any:
     try:
         found = manifest.scan(checkpoints)
     except OSError:

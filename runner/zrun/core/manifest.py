@@ -4,7 +4,8 @@
 `.zrun/claim-A` files. A folder without a manifest is not a checkpoint. Before step 1 of attempt A, rank 0 creates
 claim-A with the step it resumed from; a checkpoint of attempt a at step s is valid only if no claim b > a resumed
 from a step < s (it was overtaken: a late writer of a dead attempt made it). One that was seen to hold other bytes than
-were written has a mark in `.zrun/damaged/`: nobody counts on it again.
+were written has a mark in `.zrun/damaged/`: nobody counts on it again. In an object store, where nothing is renamed,
+the folders are called `step-000500.attempt-2`.
 """
 
 import contextlib
@@ -12,17 +13,19 @@ import hashlib
 import json
 import re
 from dataclasses import asdict, dataclass, field, fields
-from pathlib import Path
 from typing import Any, Final
 
-from zrun.core.durable import write_json
-from zrun.core.errors import CheckpointError
-from zrun.core.private import make_folder
+from zrun.core import storage
+from zrun.core.durable import json_bytes
+from zrun.core.errors import CheckpointError, StoreError
+from zrun.core.place import ObjectPath, Place
 
 MANIFEST: Final = "manifest.json"
 CONTROL: Final = ".zrun"
 FORMAT: Final = 2
 _FOLDER: Final = re.compile(r"step-(\d{6,})")
+_PREFIX: Final = re.compile(r"step-(\d{6,})\.attempt-(\d+)(?:\.\d+)?")
+"""In an object store; a number at the end where the attempt had saved that step before."""
 _DAMAGED: Final = re.compile(r"step-(\d{6,})\.json")
 _CLAIM: Final = re.compile(r"claim-(\d+)")
 _SEAL: Final = re.compile(r',"seal":"sha256:([0-9a-f]{64})"\}\s*\Z')
@@ -125,7 +128,7 @@ def _check_seal(text: str) -> None:
 class Found:
     """One checkpoint folder as it lies on disk; `state` is complete, partial (no manifest), corrupt or overtaken."""
 
-    path: Path
+    path: Place
     step: int
     state: str
     reason: str = ""
@@ -137,17 +140,26 @@ def folder_name(step: int) -> str:
     return f"step-{step:06d}"
 
 
-def claims(directory: Path) -> dict[int, int]:
-    """attempt -> step it resumed from, as claimed; an unreadable claim counts as from step 0."""
+def prefix_of(name: str) -> tuple[int, int] | None:
+    """(step, attempt) of a checkpoint's name in an object store, or of what is to become one."""
+    match = _PREFIX.fullmatch(name)
+    return (int(match[1]), int(match[2])) if match else None
+
+
+def claims(directory: Place) -> dict[int, int]:
+    """attempt -> step it resumed from, as claimed; an unreadable claim counts as from step 0.
+
+    StoreError where the store does not answer: what is not known must not make anything invalid.
+    """
     found: dict[int, int] = {}
-    folder = directory / CONTROL
-    if not folder.is_dir():
-        return found
-    for entry in folder.iterdir():
-        match = _CLAIM.fullmatch(entry.name)
+    folder, store = directory / CONTROL, storage.of(directory)
+    for name in store.files(folder):
+        match = _CLAIM.fullmatch(name)
         if match:
             try:
-                found[int(match[1])] = int(json.loads(entry.read_text())["resumed_from"])
+                found[int(match[1])] = int(json.loads(store.read(folder / name))["resumed_from"])
+            except StoreError:
+                raise
             except (OSError, ValueError, KeyError, TypeError):
                 found[int(match[1])] = 0
     return found
@@ -159,68 +171,90 @@ def overtaken_by(attempt: int, step: int, claimed: dict[int, int]) -> int | None
     return min(late) if late else None
 
 
-def mark_damaged(folder: Path, manifest: Manifest, reason: str) -> None:
+def mark_damaged(folder: Place, manifest: Manifest, reason: str) -> None:
     """Its bytes are not the ones that were written: from now on `scan` calls it corrupt. Raises OSError."""
-    place = folder.parent / CONTROL / "damaged"
-    make_folder(place)
     made = {"attempt": manifest.attempt, "saved_at": manifest.saved_at}
-    write_json(place / f"{folder_name(manifest.step)}.json", {**made, "reason": reason})
+    storage.of(folder).write(_mark_of(folder, manifest.step), json_bytes({**made, "reason": reason}))
 
 
-def unmark_damaged(folder: Path, step: int) -> None:
+def unmark_damaged(folder: Place, step: int) -> None:
     """It was read again and is whole after all. Raises OSError."""
-    (folder.parent / CONTROL / "damaged" / f"{folder_name(step)}.json").unlink(missing_ok=True)
+    storage.of(folder).remove(_mark_of(folder, step))
 
 
-def _damaged(directory: Path) -> dict[int, dict[str, Any]]:
+def _mark_of(folder: Place, step: int) -> Place:
+    return folder.parent / CONTROL / "damaged" / f"{folder_name(step)}.json"
+
+
+def _damaged(directory: Place) -> dict[int, dict[str, Any]]:
     """step -> the mark. One of a checkpoint that was saved again since does not fit the new one."""
-    place = directory / CONTROL / "damaged"
+    place, store = directory / CONTROL / "damaged", storage.of(directory)
     found: dict[int, dict[str, Any]] = {}
-    for entry in place.iterdir() if place.is_dir() else ():
-        if match := _DAMAGED.fullmatch(entry.name):
+    for name in store.files(place):
+        if match := _DAMAGED.fullmatch(name):
             with contextlib.suppress(OSError, ValueError):
-                found[int(match[1])] = dict(json.loads(entry.read_text()))
+                found[int(match[1])] = dict(json.loads(store.read(place / name)))
     return found
 
 
-def scan(directory: Path) -> list[Found]:
-    """All checkpoint folders, newest step first; looks at manifests and sizes, reads no tensor bytes."""
-    if not directory.is_dir():
+def scan(directory: Place) -> list[Found]:
+    """All checkpoint folders, newest step first; looks at manifests and sizes, reads no tensor bytes. Raises OSError.
+
+    In an object store one without a manifest is not there at all: see `pruning.unfinished`.
+    """
+    folders = [(name, _step_in(directory, name)) for name in storage.of(directory).folders(directory)]
+    if not folders:
         return []
     claimed, marks = claims(directory), _damaged(directory)
-    found: list[Found] = []
-    for entry in directory.iterdir():
-        match = _FOLDER.fullmatch(entry.name)
-        if match and entry.is_dir():
-            found.append(_inspect(entry, int(match[1]), claimed, marks))
+    found = [_inspect(directory / name, step, claimed, marks) for name, step in folders if step is not None]
+    if isinstance(directory, ObjectPath):
+        found = [one for one in found if one.state != "partial"]
     return sorted(found, key=lambda f: (f.step, f.manifest.attempt if f.manifest else 0), reverse=True)
 
 
-def newest_step(place: Path, job: str | None = None) -> int | None:
-    """Of the newest complete checkpoint in `place` (or of `place` itself), only of `job` if given. None: there is none.
+def _step_in(directory: Place, name: str) -> int | None:
+    """The step that the name of a checkpoint's folder tells."""
+    match = (_PREFIX if isinstance(directory, ObjectPath) else _FOLDER).fullmatch(name)
+    return int(match[1]) if match else None
 
-    Never raises: what cannot be read is not there.
-    """
+
+def newest_step(place: Place, job: str | None = None) -> int | None:
+    """As `newest_complete`, but never raises: what cannot be read is not there."""
     try:
-        match = _FOLDER.fullmatch(place.name)
-        found = [_inspect(place, int(match[1]), {}, _damaged(place.parent))] if match else scan(place)
+        return newest_complete(place, job)
     except OSError:
         return None
+
+
+def newest_complete(place: Place, job: str | None = None) -> int | None:
+    """The step of the newest complete checkpoint in `place` (or of `place` itself), only of `job` if given.
+
+    None: there is none. Raises OSError.
+    """
+    own = _step_in(place.parent, place.name)
+    found = [_inspect(place, own, {}, _damaged(place.parent))] if own is not None else scan(place)
     steps = [f.step for f in found if f.state == "complete" and f.manifest and job in (None, f.manifest.job)]
     return max(steps, default=None)
 
 
-def _inspect(folder: Path, step: int, claimed: dict[int, int], marks: dict[int, dict[str, Any]]) -> Found:
+def read(folder: Place) -> Manifest:
+    """Raises OSError (FileNotFoundError: no checkpoint), CheckpointError, UnicodeDecodeError."""
+    return Manifest.from_json(storage.of(folder).read(folder / MANIFEST).decode())
+
+
+def _inspect(folder: Place, step: int, claimed: dict[int, int], marks: dict[int, dict[str, Any]]) -> Found:
     try:
-        manifest = Manifest.from_json((folder / MANIFEST).read_text())
+        manifest = read(folder)
     except FileNotFoundError:
         return Found(folder, step, "partial", "; ".join(["no manifest", *_empty_files(folder)]))
+    except StoreError:
+        raise
     except (OSError, CheckpointError, UnicodeDecodeError) as error:
         return Found(folder, step, "corrupt", str(error))
+    sizes = storage.of(folder).files(folder)
     for shard in manifest.files:
-        try:
-            size = (folder / shard.path).stat().st_size
-        except OSError:
+        size = sizes.get(shard.path)
+        if size is None:
             return Found(folder, step, "corrupt", f"{shard.path} is missing", manifest)
         if size != shard.bytes:
             return Found(folder, step, "corrupt", f"{shard.path} has {size} bytes, not {shard.bytes}", manifest)
@@ -233,7 +267,7 @@ def _inspect(folder: Path, step: int, claimed: dict[int, int], marks: dict[int, 
     return Found(folder, manifest.step, "complete", "", manifest)
 
 
-def _empty_files(folder: Path) -> list[str]:
+def _empty_files(folder: Place) -> list[str]:
     with contextlib.suppress(OSError):
-        return [f"{f.name} is empty" for f in sorted(folder.iterdir()) if f.is_file() and not f.stat().st_size]
+        return [f"{name} is empty" for name, size in sorted(storage.of(folder).files(folder).items()) if not size]
     return []

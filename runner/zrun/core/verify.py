@@ -15,13 +15,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from zrun.core import reading
-from zrun.core.errors import CheckpointError
+from zrun.core import manifest as manifests
+from zrun.core import storage
+from zrun.core.errors import CheckpointError, StoreError
 from zrun.core.manifest import MANIFEST, Chunk, Manifest, ShardFile, TensorEntry
+from zrun.core.place import Place
 from zrun.core.safetensors import ITEM_BYTES
+from zrun.core.storage import OpenFile, OpenFolder
 
-BLOCK: Final = 1 << 20
-"""Read and digested at a time: it stays in the processor's cache from the one to the other."""
 _TOGETHER: Final = 16 << 20
 """Small tensors are handed to a thread in lots of about this many bytes."""
 
@@ -34,7 +35,7 @@ Piece = tuple[str, str, Chunk]
 class Verified:
     """What `verify` saw. No problems: every byte is the one that was written."""
 
-    path: Path
+    path: Place
     manifest: Manifest | None
     bytes: int
     problems: list[str] = field(default_factory=list)
@@ -49,30 +50,35 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def verify(folder: Path, on_bytes: Advance | None = None, threads: int | None = None) -> Verified:
-    """Check one checkpoint folder; `on_bytes` hears, from any thread, how many more bytes were read."""
+def verify(folder: Place, on_bytes: Advance | None = None, threads: int | None = None) -> Verified:
+    """Check one checkpoint folder; `on_bytes` hears, from any thread, how many more bytes were read.
+
+    StoreError where an object store does not answer: that says nothing about the bytes.
+    """
     with ExitStack() as stack:
         try:
-            place = stack.enter_context(reading.held(folder))
-            manifest = Manifest.from_json((folder / MANIFEST).read_text())
+            place = stack.enter_context(storage.of(folder).held(folder))
+            manifest = manifests.read(folder)
         except FileNotFoundError:
             return Verified(folder, None, 0, [f"{folder.name}: no {MANIFEST}, so this is no checkpoint"])
+        except StoreError:
+            raise
         except (OSError, CheckpointError, UnicodeDecodeError) as error:
             return Verified(folder, None, 0, [f"{MANIFEST}: {error}"])
         pool = stack.enter_context(ThreadPoolExecutor(threads or cores(), "zrun-verify"))
         advance = counted(on_bytes)
         held = _chunks_of(manifest)
-        pending = [_begun(stack, pool, place, shard, held[shard.path], advance) for shard in manifest.files]
+        pending = [_begun(pool, place, shard, held[shard.path], advance) for shard in manifest.files]
         problems = [told for collect in pending for told in collect()]
     return Verified(folder, manifest, manifest.bytes, coverage(manifest) + problems)
 
 
 def _begun(
-    stack: ExitStack, pool: ThreadPoolExecutor, place: int, shard: ShardFile, chunks: list[Piece], advance: Advance
+    pool: ThreadPoolExecutor, place: OpenFolder, shard: ShardFile, chunks: list[Piece], advance: Advance
 ) -> Callable[[], list[str]]:
     """Have one file checked in the background; what is returned waits for the outcome."""
-    handle, problem = _opened(stack, place, shard)
-    if problem:
+    handle, problem = _opened(place, shard)
+    if handle is None or problem:
         return lambda: [problem]
     lots = [pool.submit(_digests, handle, shard, lot, advance) for lot in _lots(chunks)]
     rest = pool.submit(_outside, handle, shard, chunks, advance)
@@ -107,19 +113,19 @@ def _chunks_of(manifest: Manifest) -> dict[str, list[Piece]]:
     return chunks
 
 
-def _opened(stack: ExitStack, place: int, shard: ShardFile) -> tuple[int, str]:
-    """(descriptor, what is wrong with it before a byte is read)."""
+def _opened(place: OpenFolder, shard: ShardFile) -> tuple[OpenFile | None, str]:
+    """(the file, what is wrong with it before a byte is read)."""
     if Path(shard.path).name != shard.path:
-        return -1, f"the manifest names a file outside its folder: {shard.path!r}"
+        return None, f"the manifest names a file outside its folder: {shard.path!r}"
     try:
-        handle = os.open(shard.path, os.O_RDONLY | os.O_CLOEXEC, dir_fd=place)
-        stack.callback(os.close, handle)
-        size = os.fstat(handle).st_size
+        file = place.open(shard.path)
     except FileNotFoundError:
-        return -1, f"{shard.path} is missing"
+        return None, f"{shard.path} is missing"
+    except StoreError:
+        raise
     except OSError as error:
-        return -1, f"{shard.path}: {error.strerror or error}"
-    return handle, "" if size == shard.bytes else f"{shard.path} has {size} bytes, not {shard.bytes}"
+        return None, f"{shard.path}: {error.strerror or error}"
+    return file, "" if file.bytes == shard.bytes else f"{shard.path} has {file.bytes} bytes, not {shard.bytes}"
 
 
 def _lots(chunks: list[Piece]) -> Iterator[list[Piece]]:
@@ -134,24 +140,28 @@ def _lots(chunks: list[Piece]) -> Iterator[list[Piece]]:
     yield lot
 
 
-def _outside(handle: int, shard: ShardFile, chunks: list[Piece], advance: Advance) -> list[str]:
+def _outside(file: OpenFile, shard: ShardFile, chunks: list[Piece], advance: Advance) -> list[str]:
     """The head is all there may be beside the tensors."""
     head = chunks[0][2].start if chunks else shard.bytes
     ends = [head, *(chunk.end for _, _, chunk in chunks)]
     begins = [*(chunk.start for _, _, chunk in chunks), shard.bytes]
     try:
-        if ends == begins and digest(handle, 0, head, shard.digest, advance):
+        if ends == begins and digest(file, 0, head, shard.digest, advance):
             return []
+    except StoreError:
+        raise
     except (OSError, ValueError) as error:
         return [f"{shard.path}: {error}"]
     return [f"{shard.path}: digest mismatch outside its tensors"]
 
 
-def _digests(handle: int, shard: ShardFile, lot: list[Piece], advance: Advance) -> list[str]:
+def _digests(file: OpenFile, shard: ShardFile, lot: list[Piece], advance: Advance) -> list[str]:
     problems: list[str] = []
     for name, _, chunk in lot:
         try:
-            right = digest(handle, chunk.start, chunk.end, chunk.digest, advance)
+            right = digest(file, chunk.start, chunk.end, chunk.digest, advance)
+        except StoreError:
+            raise
         except (OSError, ValueError) as error:
             return [*problems, f"{shard.path}: {name}: {error}"]
         if not right:
@@ -159,14 +169,14 @@ def _digests(handle: int, shard: ShardFile, lot: list[Piece], advance: Advance) 
     return problems
 
 
-def digest(handle: int, start: int, end: int, wanted: str, advance: Advance | None = None) -> bool:
+def digest(file: OpenFile, start: int, end: int, wanted: str, advance: Advance | None = None) -> bool:
     """Do bytes [start, end) have this digest? Raises OSError, ValueError for a digest of an unknown kind."""
     algorithm, _, expected = wanted.partition(":")
     found = hashlib.new(algorithm)
-    buffer = memoryview(bytearray(min(BLOCK, max(0, end - start))))
+    buffer = memoryview(bytearray(min(file.block, max(0, end - start))))
     at = start
     while at < end:
-        got = os.preadv(handle, [buffer[: end - at]], at)
+        got = file.read_into(buffer[: end - at], at)
         if not got:
             break
         found.update(buffer[:got])

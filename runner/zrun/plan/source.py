@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from zrun.core.errors import UsageError
+from zrun.core.place import Place as CheckpointPlace
 from zrun.plan import children, stored
 from zrun.plan.activations import Activations
 from zrun.plan.model import Model, Unit, built, even_units, wrap
@@ -31,7 +32,7 @@ class Place:
     workdir: str
     python: str
     env: Mapping[str, str]
-    checkpoints: Iterable[Path] = ()
+    checkpoints: Iterable[CheckpointPlace] = ()
 
 
 def sized(plan: Plan, place: Place) -> Sized:

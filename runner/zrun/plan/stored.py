@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from zrun.core import manifest
-from zrun.core.errors import UsageError
+from zrun.core.errors import StoreError, UsageError
+from zrun.core.place import Place
 from zrun.core.safetensors import HEADER_LIMIT
 
 _INDEX: Final = ".safetensors.index.json"
@@ -100,9 +101,13 @@ def _counted(tensors: Mapping[str, tuple[str, list[int]]], source: str) -> Store
     return Stored(sum(sizes.values()), tuple(by_unit[key] for key in sorted(by_unit)), source)
 
 
-def learned(directory: Path) -> Stored | None:
-    """From the newest whole checkpoint in `directory`; None: there is none."""
-    for one in manifest.scan(directory):
+def learned(directory: Place) -> Stored | None:
+    """From the newest whole checkpoint in `directory`; None: there is none, or its store does not answer."""
+    try:
+        found = manifest.scan(directory)
+    except StoreError:
+        found = []
+    for one in found:
         if one.state == "complete" and one.manifest is not None:
             held = one.manifest.tensors.items()
             tensors = {n.removeprefix("model/"): (t.dtype, t.shape) for n, t in held if n.startswith("model/")}
