@@ -2,10 +2,12 @@
 
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
+from tests.s3_server import S3Server, served
 
 ALLOWED_TO_SKIP: frozenset[str] = frozenset()
 """Test ids that may be skipped, each with its reason beside it."""
@@ -27,6 +29,25 @@ def _own_registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "xdg-state"))
     for name in [n for n in os.environ if n.startswith("ZRUN_")]:
         monkeypatch.delenv(name)
+
+
+@pytest.fixture(scope="session")
+def s3_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    with served(tmp_path_factory.mktemp("s3") / "log") as server:
+        yield server
+
+
+@pytest.fixture
+def s3(s3_process: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Server]:
+    """A store with one empty bucket; this process and its children find it."""
+    from zrun.core import object_store
+
+    s3_process.reset()
+    for name, value in s3_process.env.items():
+        monkeypatch.setenv(name, value)
+    object_store.forget_clients()
+    yield s3_process
+    object_store.forget_clients()
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:

@@ -5,9 +5,14 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from tests.s3_server import BUCKET, S3Server
 
 from zrun.agent import shared_folder
+from zrun.agent.launch import Where
+from zrun.core import env
 from zrun.core.manifest import CONTROL, claims, scan
+from zrun.core.runfolder import RunFolder
+from zrun.spec.job import Checkpoint, JobSpec
 from zrun.wire.order import LaunchPlan, Peer
 
 FIRST = LaunchPlan(
@@ -74,3 +79,23 @@ def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:
         look(tmp_path / "file" / "x", FIRST)
         == f"checkpoint.dir {tmp_path / 'file' / 'x'} cannot be written: Not a directory"
     )
+
+
+def of_job(url: str, plan: LaunchPlan, run: Path, variables: dict[str, str]) -> str:
+    spec = JobSpec(name="toy", run=["train.py"], workdir=str(run), checkpoint=Checkpoint(dir=url))
+    where = Where(RunFolder(run), "toy-1", "a", 1, "boot")
+    return asyncio.run(shared_folder.of_job(spec, where, plan, {**env.snapshot(), **variables}))
+
+
+def test_an_object_store_is_asked_with_the_ranks_own_variables(s3: S3Server, tmp_path: Path) -> None:
+    url = f"s3://{BUCKET}/toy"
+    assert of_job(url, OTHER, tmp_path, {}).startswith(f"checkpoint.dir {url} is not the folder that node a has")
+    assert of_job(url, FIRST, tmp_path, {}) == ""
+    assert of_job(url, OTHER, tmp_path, {}) == ""
+    assert of_job("s3://not-there/x", FIRST, tmp_path, {}).startswith(
+        "checkpoint.dir s3://not-there/x: there is no bucket s3://not-there (make it"
+    )
+    s3.ask_for_credentials()
+    said = of_job(url, FIRST, tmp_path, {"AWS_ACCESS_KEY_ID": "typo"})
+    assert "s3://runs does not take these credentials" in said
+    assert "AWS_SECRET_ACCESS_KEY" in said

@@ -199,8 +199,7 @@ def test_arguments_and_allowed_changes_are_taken_as_they_are(tmp_path: Path) -> 
     [
         "launcher: exec", "nodes: 1:2", "nodes: 3:4", "placement: {spares: 1}",
         "placement: {hosts: [a]}", "placement: {exclude: [a]}", "placement: {labels: {a: b}}", "restart: {fence: lease}",
-        "checkpoint: {dir: 's3://b/x'}",
-        "checkpoint: {resume: 's3://b/x'}", "standby: {cuda: true}",
+        "standby: {cuda: true}",
         "notify: [{on: [hang], url_secret: X}]",
         "placement: {interface: eth0}",
     ],
@@ -221,6 +220,7 @@ def test_what_is_not_served_yet_is_refused_where_it_was_written(tmp_path: Path, 
         "standby: {cuda: false, enabled: false, max_memory: 8GiB}",
         "placement: {interface: auto}", "checkpoint: {memory_every: auto}", "checkpoint: {memory_every: off}",
         "checkpoint: {memory_every: 10 steps}", "checkpoint: {memory_every: 30s}",
+        "checkpoint: {dir: 's3://b/x', resume: 'gs://b/y'}", "checkpoint: {dir: 'file:///shared/a'}",
         "notify: []", "plan: {}", "plan: {params: 27B, memory: 80GB}",
     ],
 )  # fmt: skip

@@ -246,7 +246,7 @@ class JobOnNode:
         self._keeper.spawn("setup", argv, env, self.spec.workdir, self._setup.log, None)
 
     async def _share_folder(self, plan: LaunchPlan) -> None:
-        problem = await shared_folder.look(self._folder.root / self.spec.checkpoint.dir, self.brief.job, plan)
+        problem = await shared_folder.of_job(self.spec, self._where(), plan, self._environment(plan, self._where()))
         self.feed(e.FolderShared(plan.attempt, self._failure(FailureKind.LAUNCH, problem) if problem else None))
 
     def _build_recorder(self) -> None:

@@ -24,7 +24,7 @@ def check(file: Path, overrides: tuple[str, ...], as_json: bool) -> int:
 
     spec = load_job(file, overrides=overrides, on_this_machine=True)
     goes_on = runs.continued(file.absolute().parent / "runs", spec.name)
-    runs.check_checkpoints(spec.checkpoint, spec.name, goes_on, fresh=False)
+    runs.check_checkpoints(spec.checkpoint, spec.name, goes_on, fresh=False, variables=spec.env)
     if as_json:
         screen.put_json({"file": str(file), "spec": spec_to_dict(spec), "not_in_force": not_in_force(spec)})
         return 0

@@ -94,7 +94,7 @@ def _launch_here(spec: JobSpec, wanted: Wanted) -> int:
         if choice.says:
             screen.say(f"zrun: {choice.says}")
         goes_on = choice.folder.job if choice.folder else None
-        runs.check_checkpoints(spec.checkpoint, spec.name, goes_on, fresh=wanted.fresh)
+        runs.check_checkpoints(spec.checkpoint, spec.name, goes_on, fresh=wanted.fresh, variables=spec.env)
         folder = choice.folder or runs.make_folder(wanted.runs, spec.name)
         if choice.folder is not None:
             prepare_again(folder, spec_to_dict(spec))

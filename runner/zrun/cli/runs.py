@@ -6,16 +6,18 @@ Looks at the runs folder and says why; starts nothing. Knows nothing about what 
 import fcntl
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from zrun.cli.lookup import address_in, answering, read_json, supervised
+from zrun.cli.store_check import lying_in
 from zrun.core import durable, env, manifest, private
 from zrun.core.errors import UsageError
 from zrun.core.ids import new_job_id
+from zrun.core.place import ObjectPath, place_of
 from zrun.core.runfolder import RunFolder
 from zrun.core.states import FINAL, JobState
 
@@ -124,29 +126,44 @@ def continued(runs: Path, name: str) -> str | None:
     return folder.job if folder else None
 
 
-def check_checkpoints(checkpoint: "Checkpoint", name: str, job: str | None, *, fresh: bool) -> None:
-    """Refuse an absolute checkpoint folder with another run's checkpoints, unless they are asked for or put aside.
+def check_checkpoints(
+    checkpoint: "Checkpoint", name: str, job: str | None, *, fresh: bool, variables: Mapping[str, str] | None = None
+) -> None:
+    """Refuse a checkpoint folder outside the run's with another run's checkpoints, unless asked for or put aside; and
+    an object store that does not answer, or may not be written, with the job's `variables` (None: it is not asked).
 
     `job`: the run that goes on, None for a new one. The ranks would refuse too, but only once they are up.
     """
-    directory = checkpoint.dir
-    if fresh or checkpoint.resume not in {"auto", "never"} or not Path(directory).is_absolute():
+    directory = place_of(checkpoint.dir)
+    if isinstance(directory, Path) and not directory.is_absolute():
         return
-    try:
-        found = manifest.scan(Path(directory))
-    except OSError as error:
-        raise UsageError(f"checkpoint.dir {directory} cannot be read: {error.strerror}") from error
-    made = [one.manifest for one in found if one.manifest and one.manifest.job != job]
-    others = sorted({one.name for one in made if one.name != name})
+    wanted = fresh or checkpoint.resume not in {"auto", "never"}
+    if isinstance(directory, ObjectPath):
+        found = lying_in(directory, variables) if variables is not None else []
+    else:
+        found = [] if wanted else _lying_in(directory)
+    if wanted:
+        return
+    made = [one for one in found if one["job"] != job]
+    others = sorted({one["name"] for one in made if one["name"] != name})
     ways = f"choose another folder, or `checkpoint: {{resume: {directory}}}` to begin from them, or --fresh"
     if others:
         raise UsageError(f"checkpoint.dir {directory} holds checkpoints of {', '.join(others)}, not of {name}", ways)
     if made and checkpoint.resume == "auto":
-        newest = max(made, key=lambda one: one.saved_at).job
+        newest = max(made, key=lambda one: str(one["saved_at"]))["job"]
         raise UsageError(
             f"checkpoint.dir {directory} holds checkpoints of {newest}, another run of {name}",
             f"`zrun resume {newest}` goes on with it; else {ways}",
         )
+
+
+def _lying_in(directory: Path) -> list[dict[str, Any]]:
+    try:
+        found = manifest.scan(directory)
+    except OSError as error:
+        raise UsageError(f"checkpoint.dir {directory} cannot be read: {error.strerror}") from error
+    made = [one.manifest for one in found if one.manifest]
+    return [{"job": one.job, "name": one.name, "saved_at": one.saved_at} for one in made]
 
 
 def check_secrets(names: list[str]) -> None:

@@ -79,11 +79,17 @@ class NewObject:
             raise refused(error, place) from error
 
     def write(self, view: memoryview) -> None:
-        for at in range(0, len(view), PART):
-            self._file.write(view[at : at + PART])
+        try:
+            for at in range(0, len(view), PART):
+                self._file.write(view[at : at + PART])
+        except Exception as error:  # each client has errors of its own
+            raise refused(error, self._place) from error
 
     def finish(self) -> None:
-        self._file.close()
+        try:
+            self._file.close()
+        except Exception as error:  # each client has errors of its own
+            raise refused(error, self._place) from error
         self._file = None
 
     def discard(self) -> None:

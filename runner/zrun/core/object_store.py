@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from datetime import datetime
 from typing import Any, Final
 
+from zrun.core.errors import StoreError
 from zrun.core.object_files import NewObject, ObjectFolder
 from zrun.core.place import ObjectPath, Place
 from zrun.core.storage import NewFile, OpenFolder, Result
@@ -45,6 +46,11 @@ def _file_system(scheme: str, process: int) -> Any:  # noqa: ARG001 - a client d
         raise refused(error, ObjectPath(scheme, "")) from error
 
 
+def forget_clients() -> None:
+    """The next use makes new ones, with the variables of that moment."""
+    _file_system.cache_clear()
+
+
 class ObjectStore:
     """All buckets of one scheme. What fails for a reason that may pass is tried again, with growing pauses."""
 
@@ -64,7 +70,7 @@ class ObjectStore:
             try:
                 return act(self._client, place.key)
             except Exception as error:  # each client has errors of its own
-                if isinstance(error, RefusedError):
+                if isinstance(error, StoreError):
                     raise
                 raise refused(error, place) from error
 
@@ -157,12 +163,8 @@ class ObjectStore:
         file = NewObject(self._client, place, size)
         try:
             yield file
-        except BaseException as error:
+        finally:
             file.discard()
-            if isinstance(error, Exception) and not isinstance(error, RefusedError):
-                raise refused(error, place) from error
-            raise
-        file.discard()
 
     @contextlib.contextmanager
     def held(self, folder: Place) -> Iterator[OpenFolder]:

@@ -27,6 +27,7 @@ from zrun.spec.values import (
     NODES,
     PATH,
     PHASES,
+    PLACE,
     PREEMPT_SIGNAL,
     REGEX,
     RESUME,
@@ -42,10 +43,6 @@ from zrun.spec.values import (
 )
 
 LEAVE_OUT: Final = "take it out for now"
-
-
-def _local_path(value: str) -> bool:
-    return "://" not in value
 
 
 class Match(Block):
@@ -165,17 +162,16 @@ KEEP: Final = Block(job.Keep, (
 ))  # fmt: skip
 
 CHECKPOINT: Final = Block(job.Checkpoint, (
-    Field("dir", PATH, "where; under the run's folder unless absolute",
-          later=Later("a path of a file system all nodes share", _local_path)),
+    Field("dir", PLACE, "where; under the run's folder unless absolute, or the URL of an object store "
+          "(s3://bucket/prefix, gs://…)"),
     Field("every", CADENCE, "how often", ("every_steps", "every_s")),
     Field("initial", BOOLEAN, "commit step 0 before step 1, so that even an early fault resumes the same weights"),
     Field("memory_every", MEMORY_CADENCE, "cadence of the copy in memory where a rank's death would lose what no other "
           "holds; auto: within 1 % overhead, where needed; off: no state is kept in memory, at a fault neither",
           promised="of a state on GPUs no copy is kept in memory"),
     Field("keep", KEEP, "which checkpoints stay"),
-    Field("resume", RESUME, "auto: the newest valid one of this run; never: from step 0; a path: from there. "
-          "never and a path hold until this launch has committed a checkpoint of its own",
-          later=Later("a path of a file system all nodes share", _local_path)),
+    Field("resume", RESUME, "auto: the newest valid one of this run; never: from step 0; a path or URL: from "
+          "there. never and a path hold until this launch has committed a checkpoint of its own"),
 ))  # fmt: skip
 
 PREEMPT: Final = Block(job.Preempt, (

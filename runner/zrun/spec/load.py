@@ -13,6 +13,7 @@ import msgspec
 
 from zrun.core import env as environment
 from zrun.core.errors import SpecError
+from zrun.core.place import place_of
 from zrun.spec.fields import JOB, paths
 from zrun.spec.here import check_machine, find
 from zrun.spec.job import JobSpec
@@ -116,7 +117,7 @@ def _spec(root: Pairs, folder: Path, problems: Problems) -> JobSpec | None:
         python = str(workdir / python)
     resume = spec.checkpoint.resume
     if resume not in {"auto", "never"}:
-        resume = str(folder / resume)
+        resume = str(place_of(resume, folder))
     checkpoint = msgspec.structs.replace(spec.checkpoint, resume=resume)
     return msgspec.structs.replace(spec, workdir=_normal(workdir), python=python, checkpoint=checkpoint)
 

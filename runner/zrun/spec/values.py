@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from zrun.core import env
 from zrun.core.ids import NAME
+from zrun.core.place import wrong_url
 from zrun.core.states import FaultClass
 from zrun.spec import units
 from zrun.spec.job import DEFAULT_BACKOFF, Backoff
@@ -56,6 +57,13 @@ def _boolean(text: str) -> bool:
 def _path(text: str) -> str:
     if text != text.strip() or not text or "\n" in text:
         raise Wrong(f"{quoted(text)} is not a path")
+    return text
+
+
+def _place(text: str) -> str:
+    """A path, or the URL of an object store's prefix."""
+    if reason := wrong_url(_path(text)):
+        raise Wrong(f"{quoted(text)} cannot hold checkpoints: {reason}")
     return text
 
 
@@ -116,7 +124,7 @@ def _memory_cadence(text: str) -> str:
 
 def _resume(text: str) -> str:
     if text in {"auto", "never"} or "/" in text:
-        return _path(text)
+        return _place(text)
     hint = "never" if text.lower() in {"no", "false", "off", "none"} else f"./{text} for a folder beside the job file"
     raise Wrong(f"{quoted(text)} is neither auto, never nor a path", hint)
 
@@ -160,6 +168,7 @@ _LINE: Final = {"type": "string", "minLength": 1}
 
 TEXT: Final = One("text", str, _STRING)
 PATH: Final = One("a path", _path, _LINE)
+PLACE: Final = One("a path, or a URL such as s3://bucket/runs/a", _place, _LINE)
 BOOLEAN: Final = One("true or false", _boolean, {"type": "boolean"}, bool, bare=True)
 JOB_NAME: Final = One(
     "a DNS label: small letters, digits and -, at most 63 characters", _job_name,
@@ -181,7 +190,7 @@ CADENCE: Final = One(
     {"anyOf": [STEPS.form, {"type": "string", "pattern": units.DURATION_FORM}]}, units.show_cadence,
 )  # fmt: skip
 MEMORY_CADENCE: Final = One("auto, off, N steps or a duration", _memory_cadence, _LINE)
-RESUME: Final = One("auto, never, or a path with a / in it", _resume, _LINE)
+RESUME: Final = One("auto, never, or a path or URL with a / in it", _resume, _LINE)
 BACKOFF: Final = One("a duration or MIN..MAX such as 1s..60s", _backoff, _LINE, _show_backoff)
 BUDGET: Final = or_word(number("a number of restarts", at_most=1_000_000), "unlimited")
 LIMIT: Final = or_word(duration(0.1), "auto")
