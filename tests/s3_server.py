@@ -85,8 +85,8 @@ def served(log: Path) -> Iterator[S3Server]:
             time.sleep(0.05)
         yield S3Server(url, env)
     finally:
-        process.terminate()
-        process.wait(10)
+        process.kill()  # it has nothing to put in order
+        process.wait()
 
 
 def _answers(url: str) -> bool:

@@ -8,6 +8,7 @@ everything. Knows nothing about steps in progress.
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, Final
 
 from zrun.core import env
@@ -237,7 +238,7 @@ class Saving:
             return
         self._slowest = 1.5 * saved.seconds / self._cadence_s
         self._say(
-            f"the disk of {self._directory} is slow: the save of step {saved.step} took {saved.seconds:.1f} s, "
+            f"{'the disk of ' * isinstance(self._directory, Path)}{self._directory} is slow: the save of step {saved.step} took {saved.seconds:.1f} s, "
             f"the next one was due after {self._cadence_s:.1f} s; training has waited {self._waited_s:.1f} s for saves"
         )
 
