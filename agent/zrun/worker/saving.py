@@ -237,8 +237,9 @@ class Saving:
         if saved is None or saved.seconds <= self._slowest * self._cadence_s:
             return
         self._slowest = 1.5 * saved.seconds / self._cadence_s
+        where = f"the disk of {self._directory}" if isinstance(self._directory, Path) else str(self._directory)
         self._say(
-            f"{'the disk of ' * isinstance(self._directory, Path)}{self._directory} is slow: the save of step {saved.step} took {saved.seconds:.1f} s, "
+            f"{where} is slow: the save of step {saved.step} took {saved.seconds:.1f} s, "
             f"the next one was due after {self._cadence_s:.1f} s; training has waited {self._waited_s:.1f} s for saves"
         )
 
