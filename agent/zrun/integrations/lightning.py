@@ -4,7 +4,9 @@ phases.
 A callback of ours stands first among the trainer's. With several optimizers Lightning's own step counts each of them.
 """
 
+import importlib
 import math
+import sys
 from types import ModuleType
 from typing import Any
 
@@ -69,3 +71,13 @@ def _total(trainer: Any) -> int | None:
         return None
     total = trainer.estimated_stepping_batches
     return int(total) if math.isfinite(total) and total > 0 else None
+
+
+def __getattr__(name: str) -> Any:
+    """`ZrunCallback`, for whichever of the two packages the script has imported: only here do we need one of them."""
+    if name != "ZrunCallback":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from zrun.integrations.lightning_exact import made
+
+    package = "pytorch_lightning" if "pytorch_lightning" in sys.modules else "lightning.pytorch"
+    return made(importlib.import_module(package).Callback)

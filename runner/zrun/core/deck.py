@@ -104,12 +104,12 @@ class Phase(IntEnum):
 
 
 class Flag(IntFlag):
-    """Facts about a rank that only ever become true within an attempt, but for IN_LOADER."""
+    """Facts about a rank that only ever become true within an attempt, but for IN_LOADER and SESSION."""
 
     DUMP_READY = 1
     """The stack-dump signal is registered: it may be sent."""
     SESSION = 2
-    """The script uses Session: steps, batches and stop requests are exact."""
+    """The script uses Session, or is in the loop of a framework with our callback: stop requests are obeyed at a step."""
     RECORDER = 4
     """Collectives are recorded."""
     LAST_WORDS = 8
