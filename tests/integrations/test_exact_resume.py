@@ -21,8 +21,20 @@ KILLED = "1:29"
 """Rank and step: in the second epoch, after the save of step 25."""
 
 
-def environment(*, ours: bool, dies: str = "") -> dict[str, str]:
-    return {"OURS": str(int(ours)), "HF_HUB_OFFLINE": "1", **({"DIES": dies} if dies else {})}
+def environment(*, ours: bool, dies: str = "-1:0", pause_s: float = 0.02) -> dict[str, str]:
+    return {"OURS": str(int(ours)), "HF_HUB_OFFLINE": "1", "DIES": dies, "PAUSE_S": str(pause_s)}
+
+
+def stop_at(job: Any, step: int) -> int:
+    """Ask for a stop after `step`; the step at which it came."""
+    launch = job.start()
+    job.wait_for_step(step)
+    assert job.zrun("stop", "toy").returncode == 0
+    assert launch.wait(100) == 103, job.story()
+    came: int = job.verdict["attempts"][0]["last_step"]
+    assert step <= came < 40, job.story()
+    assert job.verdict["checkpoints"][-1]["step"] == came, job.story()
+    return came
 
 
 def losses(job: Any, ranks: int) -> list[dict[int, str]]:
@@ -36,10 +48,10 @@ def losses(job: Any, ranks: int) -> list[dict[int, str]]:
 
 def undisturbed_and_killed(make_job: Callable[..., Any], run: str, *, ours: bool, nproc: int = 2) -> list[Any]:
     jobs = []
-    for dies in ("", KILLED):
+    for dies, attempts in (("-1:0", 1), (KILLED, 2)):
         job = make_job(run, nproc=nproc, env=environment(ours=ours, dies=dies))
         assert job.run(timeout=250) == 0, job.story()
-        assert len(job.verdict["attempts"]) == (2 if dies else 1), job.story()
+        assert len(job.verdict["attempts"]) == attempts, job.story()
         jobs.append(job)
     return jobs
 
@@ -89,12 +101,8 @@ def test_a_stop_comes_at_one_step_of_all_ranks_and_the_run_goes_on_from_there(
 ) -> None:
     calm = make_job(RUNS[framework], env=environment(ours=True))
     assert calm.run(timeout=250) == 0, calm.story()
-    job = make_job(RUNS[framework], env=environment(ours=True))
-    launch = job.start()
-    job.wait_for_step(11)
-    assert job.zrun("stop", "toy").returncode == 0
-    assert launch.wait(100) == 103, job.story()
-    stopped = job.verdict["attempts"][0]["last_step"]
+    job = make_job(RUNS[framework], env=environment(ours=True, pause_s=0.5))
+    stopped = stop_at(job, 11)
     assert "weights sha256" not in "".join(line["msg"] for line in job.log_lines(1, 0)), job.story()
     assert job.zrun("resume", "toy", timeout=200).returncode == 0, job.story()
     assert job.verdict["attempts"][1]["resumed_from"]["step"] == stopped, job.story()
@@ -105,11 +113,8 @@ def test_a_stop_comes_at_one_step_of_all_ranks_and_the_run_goes_on_from_there(
 def test_a_damaged_checkpoint_is_passed_over_with_its_reason_and_nothing_is_deleted(
     make_job: Callable[..., Any],
 ) -> None:
-    job = make_job(RUNS["transformers"], env=environment(ours=True))
-    launch = job.start()
-    job.wait_for_step(21)
-    assert job.zrun("stop", "toy").returncode == 0
-    assert launch.wait(100) == 103, job.story()
+    job = make_job(RUNS["transformers"], env=environment(ours=True, pause_s=0.5))
+    stop_at(job, 11)
     out = job.folder / "out"
     newest = max(out.glob("checkpoint-*"), key=lambda folder: int(folder.name.rpartition("-")[2]))
     weights = newest / "model.safetensors"
@@ -120,5 +125,8 @@ def test_a_damaged_checkpoint_is_passed_over_with_its_reason_and_nothing_is_dele
     told = "".join(line["msg"] for line in job.log_lines(2, 0))
     assert f"{newest.name} passed over" in told, job.story()
     assert "digest mismatch" in told
-    assert job.verdict["attempts"][1]["resumed_from"]["step"] == 20, job.story()
+    before = int(newest.name.rpartition("-")[2]) - 1
+    assert job.verdict["attempts"][1]["resumed_from"]["step"] == before // 5 * 5, job.story()
+    (skipped,) = job.verdict["attempts"][1]["skipped"]
+    assert skipped["path"] == str(newest)
     assert list(out.glob(f"unusable-{newest.name}.*"))

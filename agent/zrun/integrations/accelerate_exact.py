@@ -42,7 +42,7 @@ class Resumable:
         self._batch = 0
         """Batches of this epoch that are done, on each rank."""
         self._accelerator = accelerator
-        self._folder = Path(folder)
+        self._folder = Path(folder).absolute()
         self._every = every
         self._keep = keep
         self._exact = Exact()

@@ -152,14 +152,15 @@ class Exact:
                     )  # fmt: skip
                 except OSError as error:
                     problem = f"{error.filename or checkpoint}: {error.strerror or error}"
-            problems = self.agreement.problems(problem)
+            answers = self.agreement.gather([problem, sealed is not None])
+        problems = [text for text, _ in answers if text is not None]
         if problems:
-            text = "; ".join(problems.values())
+            text = "; ".join(problems)
             self.here.note(NoteKind.SAVE_FAILED, step=step, error=text, path=str(checkpoint), disk_full=False)
             self.tell(f"{checkpoint.name} cannot be sealed, so nobody can tell later whether it is whole: {text}")
         elif self.number == 0 and sealed is not None:
             self._tell_saved(checkpoint, sealed, begun)
-        self._obey(saved=not problems)
+        self._obey(saved=not problems and any(made for _, made in answers))
 
     def _tell_saved(self, checkpoint: Path, sealed: Seal, begun: float) -> None:
         seconds = time.monotonic() - begun

@@ -64,8 +64,8 @@ class ZrunCallback:
 
     def _choose(self, exact: Exact, args: Any, wanted: Any) -> Chosen:
         wanted = exact.agreement.from_first(wanted)  # each rank may have looked at another moment
-        output = Path(args.output_dir)
-        named = Path(wanted) if isinstance(wanted, str) else None
+        output = Path(args.output_dir).absolute()
+        named = Path(wanted).absolute() if isinstance(wanted, str) else None
         resume = exact.here.settings.resume
         if wanted is False or (resume == "never" and not wanted):
             return Chosen(None)
@@ -147,9 +147,10 @@ class ZrunCallback:
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
         if self._exact is None or self._trainer is None:
             return
-        folder = Path(args.output_dir) / f"{hf_checkpoints.PREFIX}-{state.global_step}"
+        folder = Path(args.output_dir).absolute() / f"{hf_checkpoints.PREFIX}-{state.global_step}"
         own = [float(self._trainer._tr_loss), self._trainer._globalstep_last_logged] if self._logs() else None  # noqa: SLF001
-        self._exact.saved(folder, state.global_step, own, writer=args.should_save, begun=self._save_began)
+        writer = args.should_save and not getattr(args, "save_only_model", False)
+        self._exact.saved(folder, state.global_step, own, writer=writer, begun=self._save_began)
 
     def _logs(self) -> bool:
         return all(hasattr(self._trainer, name) for name in _LOGGED)
@@ -174,6 +175,8 @@ def follow(trainer: Any) -> None:
         ours = next((c for c in self.callback_handler.callbacks if isinstance(c, ZrunCallback)), None)
         if ours is None:
             return original(self, resume_from_checkpoint, *given, **named)
+        self.callback_handler.callbacks.remove(ours)  # the last one: others may still write into a checkpoint
+        self.callback_handler.callbacks.append(ours)
         resume = ours._resume(self, resume_from_checkpoint)  # noqa: SLF001 - this is its other half
         ours._begin_saves(self)  # noqa: SLF001
         try:

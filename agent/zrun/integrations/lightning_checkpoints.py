@@ -29,7 +29,7 @@ def places(trainer: Any) -> list[Path]:
         given = getattr(callback, "dirpath", None)
         if given is None or "://" in str(given):
             continue
-        folder = Path(given)
+        folder = Path(given).absolute()
         there.append(folder)
         if _VERSION.fullmatch(folder.parent.name):
             there += sorted(folder.parent.parent.glob(f"version_*/{folder.name}"))

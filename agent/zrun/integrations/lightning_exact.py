@@ -72,7 +72,7 @@ class Fit:
         if own.path is not None or not wanted:
             refuse_if_none(own, places[0] if places else Path(), _WAY_OUT)
             return own
-        named = Path(wanted)
+        named = Path(wanted).absolute()
         inside = named.resolve().parent in {place.resolve() for place in places}
         chosen = ask(lightning_checkpoints.found(places) if inside else [lightning_checkpoints.single(named)], job=None)
         refuse_if_none(chosen, named, "name another one with fit(ckpt_path=PATH)")
@@ -136,7 +136,7 @@ class Fit:
 
     def batch_ends(self) -> None:
         trainer = self.trainer
-        if trainer.global_step == self._steps_done or trainer.global_step == trainer.max_steps:
+        if trainer.global_step in {self._steps_done, trainer.max_steps}:
             return  # a part of a step; and whoever has done everything ends by itself
         self._steps_done = trainer.global_step
         if self.exact.at_bottom():
@@ -149,7 +149,7 @@ class Fit:
         begun = time.monotonic()
         result = original(filepath, weights_only, *given, **named)
         if not weights_only and "://" not in str(filepath):
-            self.exact.saved(Path(filepath), self.trainer.global_step, writer=self._writer(), begun=begun)
+            self.exact.saved(Path(filepath).absolute(), self.trainer.global_step, writer=self._writer(), begun=begun)
             if self._writer():
                 seal.forget_orphans(Path(filepath).parent)
         return result

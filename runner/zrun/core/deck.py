@@ -109,7 +109,7 @@ class Flag(IntFlag):
     DUMP_READY = 1
     """The stack-dump signal is registered: it may be sent."""
     SESSION = 2
-    """The script uses Session, or is in the loop of a framework with our callback: stop requests are obeyed at a step."""
+    """The script uses Session, or is in a framework's loop with our callback: stop requests are obeyed at a step."""
     RECORDER = 4
     """Collectives are recorded."""
     LAST_WORDS = 8

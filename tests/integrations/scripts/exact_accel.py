@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from accelerate import Accelerator
 from accelerate.utils import set_seed
-from watched import OURS, Noisy, loss_of, maybe_die, network, record, say_weights
+from watched import OURS, PAUSE_S, Noisy, loss_of, maybe_die, network, record, say_weights
 
 OUT, STEPS = Path(sys.argv[1]), int(sys.argv[2])
 
@@ -52,7 +52,7 @@ def main() -> None:
     model, optimizer, schedule, loader = accelerator.prepare(model, optimizer, schedule, loader)
     for step, batch in (ours if OURS else by_hand)(accelerator, loader):
         maybe_die(OUT, step)
-        time.sleep(0.05)
+        time.sleep(PAUSE_S)
         with accelerator.accumulate(model):
             loss = loss_of(model, batch)
             accelerator.backward(loss)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
 from transformers.trainer_utils import get_last_checkpoint
-from watched import OURS, maybe_die, record, say_weights
+from watched import OURS, PAUSE_S, maybe_die, record, say_weights
 
 
 class Masked(torch.utils.data.Dataset):  # type: ignore[type-arg]
@@ -24,7 +24,7 @@ class Watched(Trainer):  # type: ignore[misc]
     def training_step(self, *given: Any, **named: Any) -> Any:
         out, step = Path(self.args.output_dir), self.state.global_step + 1
         maybe_die(out, step)
-        time.sleep(0.05)
+        time.sleep(PAUSE_S)
         loss = super().training_step(*given, **named)
         record(out, step, loss)
         return loss

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from watched import OURS, Noisy, loss_of, maybe_die, network, record, say_weights
+from watched import OURS, PAUSE_S, Noisy, loss_of, maybe_die, network, record, say_weights
 
 OUT = Path(sys.argv[1])
 L: Any = importlib.import_module("lightning.pytorch")  # with and without it the type checker says the same
@@ -22,7 +22,7 @@ class Model(L.LightningModule):  # type: ignore[misc]
     def training_step(self, batch: Any, _: int) -> Any:
         step = self.global_step + 1
         maybe_die(OUT, step)
-        time.sleep(0.05)
+        time.sleep(PAUSE_S)
         loss = loss_of(self.network, batch)
         record(OUT, step, loss)
         return loss

@@ -10,6 +10,8 @@ import torch
 
 RANK = int(os.environ["RANK"])
 OURS = os.environ.get("OURS") == "1"
+PAUSE_S = float(os.environ.get("PAUSE_S", "0.02"))
+"""Each step takes so long at least."""
 DIES = tuple(int(part) for part in os.environ.get("DIES", "-1:0").split(":"))
 """rank:step"""
 
