@@ -84,6 +84,18 @@ def test_without_a_seal_every_file_must_be_there_and_whole(tmp_path: Path, name:
     assert name in found.skipped[0]["reason"]
 
 
+def test_without_ours_one_that_was_cut_short_gives_way_too(tmp_path: Path) -> None:
+    for step in (5, 10, 15):
+        checkpoint(tmp_path, step, job=None)
+    assert hf_checkpoints.newest_whole(tmp_path, 1, None) == (tmp_path / "checkpoint-15", [])
+    (tmp_path / "checkpoint-15" / "optimizer.pt").unlink()
+    chosen, (reason,) = hf_checkpoints.newest_whole(tmp_path, 1, None)
+    assert chosen == tmp_path / "checkpoint-10"
+    assert reason.startswith("checkpoint-15: optimizer.pt")
+    assert hf_checkpoints.newest_whole(tmp_path, 1, 5) == (tmp_path / "checkpoint-5", [])
+    assert hf_checkpoints.newest_whole(tmp_path, 3, None)[0] is None
+
+
 def test_where_none_is_whole_nobody_starts_anew_by_accident(tmp_path: Path) -> None:
     (checkpoint(tmp_path, 5) / "optimizer.pt").unlink()
     with pytest.raises(CheckpointError, match=r"none is whole \(checkpoint-5: rank 0: optimizer.pt is missing\)"):

@@ -19,6 +19,7 @@ from zrun.core.errors import CheckpointError
 from zrun.integrations import hf_checkpoints
 from zrun.integrations.choice import Chosen, choose, put_aside, refuse_if_none
 from zrun.integrations.exact import Exact, ddp_of
+from zrun.worker.rank import this_rank
 
 _OURS: Final = "_zrun_resumes"
 _LOGGED: Final = ("_tr_loss", "_globalstep_last_logged")
@@ -160,12 +161,29 @@ class ZrunCallback:
             self._exact.end()
 
 
+def _whole(args: Any, wanted: Any) -> Any:
+    """Without our callback: what the script wants, unless that was cut short and an older one in its folder was not."""
+    here, output = this_rank(), Path(args.output_dir).absolute()
+    if here.deck is None or not wanted or (isinstance(wanted, str) and Path(wanted).absolute().parent != output):
+        return wanted
+    limit = hf_checkpoints.single(Path(wanted)).step if isinstance(wanted, str) else None
+    chosen, reasons = hf_checkpoints.newest_whole(output, args.world_size, limit)
+    if chosen is None or not reasons:
+        return wanted
+    if here.rank == 0:
+        here.warn(f"{'; '.join(reasons)}: Trainer goes on from {chosen.name}")
+    return str(chosen)
+
+
 def _nothing(*_: Any, **__: Any) -> None:
     pass
 
 
 def follow(trainer: Any) -> None:
-    """`Trainer.train` asks a ZrunCallback among its callbacks where to go on. Once for each process."""
+    """`Trainer.train` asks a ZrunCallback among its callbacks where to go on, and looks for itself where there is none.
+
+    Once for each process.
+    """
     original = trainer.train
     if hasattr(original, _OURS):
         return
@@ -174,7 +192,7 @@ def follow(trainer: Any) -> None:
     def train(self: Any, resume_from_checkpoint: Any = None, *given: Any, **named: Any) -> Any:
         ours = next((c for c in self.callback_handler.callbacks if isinstance(c, ZrunCallback)), None)
         if ours is None:
-            return original(self, resume_from_checkpoint, *given, **named)
+            return original(self, _whole(self.args, resume_from_checkpoint), *given, **named)
         self.callback_handler.callbacks.remove(ours)  # the last one: others may still write into a checkpoint
         self.callback_handler.callbacks.append(ours)
         resume = ours._resume(self, resume_from_checkpoint)  # noqa: SLF001 - this is its other half

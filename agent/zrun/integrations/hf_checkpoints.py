@@ -41,6 +41,22 @@ def single(folder: Path) -> Candidate:
     return Candidate(folder, int(match[1]) if match else 0)
 
 
+def newest_whole(output: Path, world_size: int, limit: int | None) -> tuple[Path | None, list[str]]:
+    """Up to step `limit`: the newest that lacks nothing, and what the newer ones lack. Never raises."""
+    reasons: list[str] = []
+    for candidate in found(output):
+        if limit is not None and candidate.step > limit:
+            continue
+        try:
+            problem = lacking(candidate.path, world_size)
+        except OSError as error:
+            problem = str(error)
+        if problem is None:
+            return candidate.path, reasons
+        reasons.append(f"{candidate.path.name}: {problem}")
+    return None, reasons
+
+
 def lacking(folder: Path, world_size: int) -> str | None:
     """Of one without a seal. Raises OSError."""
     if (folder / _UNFINISHED).exists():

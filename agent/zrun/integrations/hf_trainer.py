@@ -1,12 +1,14 @@
 """transformers.Trainer and what is built on it: steps as it numbers them, evaluation, prediction and saves as phases.
 
-It hears the events that Trainer gives its callbacks, so it stands in no list of callbacks that a script sees.
+It hears the events that Trainer gives its callbacks, so it stands in no list of callbacks that a script sees. A resume
+from a checkpoint that was cut short becomes one from the newest whole one (hf.py).
 """
 
 from types import ModuleType
 from typing import Any
 
 from zrun.core.deck import Phase
+from zrun.integrations import hf
 from zrun.integrations.methods import Methods
 from zrun.worker.rank import ThisRank
 from zrun.worker.step_count import StepCount
@@ -14,6 +16,7 @@ from zrun.worker.step_count import StepCount
 
 def follow(module: ModuleType, rank: ThisRank, steps: StepCount) -> None:
     methods = Methods(rank, steps)
+    hf.follow(module.Trainer)
     trainer, events = module.Trainer, module.CallbackHandler
 
     def begin(trainer: Any, *_: Any, **__: Any) -> None:
