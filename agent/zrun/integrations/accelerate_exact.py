@@ -153,7 +153,8 @@ class Resumable:
             accelerator.load_state(str(chosen.path))
             self.step = chosen.step
             self.epoch, self._batch = chosen.seal.facts["ranks"][0]
-        exact.begin(chosen, torch.initial_seed(), [ddp for model in accelerator._models for ddp in ddp_of(model)])  # noqa: SLF001
+        exact.take_seed(chosen, torch.initial_seed())
+        exact.begin(chosen, [ddp for model in accelerator._models for ddp in ddp_of(model)])  # noqa: SLF001
         for text in _obstacles(exact, loader):
             exact.tell(text)
         exact.note(chosen, self.step, total)

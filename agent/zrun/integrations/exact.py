@@ -47,10 +47,14 @@ class Exact:
 
     # Where it goes on
 
-    def begin(self, chosen: Chosen, seed: int, models: list[Any]) -> dict[str, Any]:
-        """After everything was loaded, before the first batch. Gives the facts that were sealed with the checkpoint."""
+    def take_seed(self, chosen: Chosen, seed: int) -> None:
+        """Before the first iterator is made, for its workers read ahead: the seed this run began with, else `seed`."""
         facts = chosen.seal.facts if chosen.seal is not None else {}
         self.seed = int(facts.get("seed", seed))
+
+    def begin(self, chosen: Chosen, models: list[Any]) -> dict[str, Any]:
+        """After everything was loaded, before the first step. Gives the facts that were sealed with the checkpoint."""
+        facts = chosen.seal.facts if chosen.seal is not None else {}
         if self.derived and self._reads is None:
             self.tell(NO_READS)
         self._arrivals = [Arrivals(model) for model in models if isinstance(model, DistributedDataParallel)]

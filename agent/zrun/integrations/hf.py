@@ -114,7 +114,8 @@ class ZrunCallback:
             raise CheckpointError(
                 "ZrunCallback was not there when train() began", hint="hand it over with Trainer(callbacks=[…])"
             )
-        facts = exact.begin(self._chosen, args.seed, ddp_of(trainer.model_wrapped))
+        exact.take_seed(self._chosen, args.seed)
+        facts = exact.begin(self._chosen, ddp_of(trainer.model_wrapped))
         for text in hf_checkpoints.obstacles(args, trainer.train_dataset):
             exact.tell(text)
         exact.note(self._chosen, state.global_step, state.max_steps)

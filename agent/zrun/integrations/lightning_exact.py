@@ -51,6 +51,7 @@ class Fit:
 
     def _resume(self, original: Callable[..., Any], checkpoint_path: Any = None, *given: Any, **named: Any) -> Any:
         self._chosen = self._choose(checkpoint_path)
+        self.exact.take_seed(self._chosen, self._seed)
         if self.exact.number == 0:
             for text in put_aside(self._chosen):
                 self.exact.here.warn(text)
@@ -126,7 +127,7 @@ class Fit:
 
     def train_begins(self) -> None:
         trainer, exact = self.trainer, self.exact
-        exact.begin(self._chosen, self._seed, ddp_of(trainer.strategy.model))
+        exact.begin(self._chosen, ddp_of(trainer.strategy.model))
         exact.note(self._chosen, trainer.global_step, None)
         self._steps_done = trainer.global_step
 
