@@ -10,13 +10,10 @@ from tests.s3_server import S3Server
 TOY = f"{Path(__file__).resolve().parent / 'scripts' / 'toy.py'} --steps 40 --pause 0.1"
 
 
-def at(url: str) -> str:
-    return f"checkpoint: {{every: 10 steps, dir: {url}, keep: {{last: 2}}}}\n"
-
-
 def make(make_job: Callable[..., Any], url: str, **options: Any) -> Any:
-    job = make_job(TOY, **options)
-    job.change("checkpoint: {every: 10 steps}\n", at(url))
+    """Without a copy in memory, so that a restart goes back to the store."""
+    job = make_job(TOY, memory="off", **options)
+    job.change("checkpoint: {every: 10 steps,", f"checkpoint: {{every: 10 steps, dir: {url}, keep: {{last: 2}},")
     return job
 
 
