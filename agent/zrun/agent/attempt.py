@@ -130,14 +130,17 @@ class Attempt:
             for story in stories
         ]  # fmt: skip
 
-    async def evidence(self, stories: Iterable[RankStory], into: Path, node: str) -> dict[int, str]:
+    async def evidence(self, wanted: Iterable[RankStory], into: Path, node: str) -> dict[int, str]:
         """All there is to know of what its ranks are doing, into folder `into`; gives the stacks. Raises OSError."""
-        subjects = self.subjects(stories)
+        subjects = self.subjects(wanted)
         now = time.monotonic()
         asked = {s.story.rank: s.story.pid for s in subjects if s.story.pid and s.story.answers(now)}
+        stories = {subject.story.rank: subject.story for subject in subjects}
         stacks, _ = await asyncio.gather(
             evidence.collect(subjects, into, node, now, self._hidden()),
-            flight.collect(self.decks, asked, self.where.attempt_dir, into, node),
+            flight.collect(
+                self.decks, asked, self.where.attempt_dir, into, node, lambda rank: stories[rank].spoken is not None
+            ),
         )
         self.decks.at_work.note(stacks, self.decks.read(), time.monotonic())
         return stacks

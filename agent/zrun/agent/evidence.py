@@ -31,6 +31,8 @@ LARGEST_DUMP: Final = 1 << 20
 BLOCKED_S: Final = 1.0
 """Without a beat of the watcher thread."""
 ANSWER_S: Final = 0.5
+LEAVING_S: Final = 0.1
+"""For one whose exception is ending it: an interpreter that is taken down may answer no more."""
 QUIET_S: Final = 0.05
 """A dump that did not grow for so long is whole."""
 _ADDRESSES: Final = re.compile(r"\b(pid|process|thread)[ :]*(0x[0-9a-f]+|\d+)|0x[0-9a-f]+", re.IGNORECASE)
@@ -113,6 +115,8 @@ async def stack_of(subject: Subject) -> str:
         text = await _ask(subject, found.proc)
         if text:
             return text
+    if (said := subject.story.spoken) is not None:  # it is on its way out, and has told from where
+        return str(said.get("traceback") or "")
     return await _spy(subject.story.pid)
 
 
@@ -128,7 +132,9 @@ async def _ask(subject: Subject, proc: proc_table.Proc) -> str:
         return ""
     began = grew = time.monotonic()
     size = before
-    while time.monotonic() < began + ANSWER_S and (size == before or time.monotonic() < grew + QUIET_S):
+    while time.monotonic() < began + _patience_s(subject.story) and (
+        size == before or time.monotonic() < grew + QUIET_S
+    ):
         await asyncio.sleep(QUIET_S / 5)
         if (newer := _size(subject.dump)) != size:
             size, grew = newer, time.monotonic()
@@ -137,6 +143,10 @@ async def _ask(subject: Subject, proc: proc_table.Proc) -> str:
     with subject.dump.open("rb") as file:
         file.seek(before)
         return file.read().decode("utf-8", "replace")
+
+
+def _patience_s(story: RankStory) -> float:
+    return LEAVING_S if story.spoken is not None else ANSWER_S
 
 
 async def _spy(pid: int) -> str:

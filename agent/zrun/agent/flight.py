@@ -8,7 +8,7 @@ import asyncio
 import json
 import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -32,9 +32,12 @@ class GroupFlight:
     """The oldest one that is not finished, in words; "" if all are."""
 
 
-async def collect(decks: Decks, pids: Mapping[int, int], attempt_dir: Path, into: Path, node: str) -> None:
+async def collect(
+    decks: Decks, pids: Mapping[int, int], attempt_dir: Path, into: Path, node: str,
+    leaving: Callable[[int], bool] = lambda _: False,
+) -> None:  # fmt: skip
     """`pids`: of ranks that can answer. Into folder `into`: flight/rank-R.json, flight/NODE.txt, torch's own dumps as
-    flight/*.pickle. Raises OSError.
+    flight/*.pickle. `leaving`: is that rank ending by itself, so that it answers no more? Raises OSError.
     """
     kept = sorted(own_dumps(attempt_dir).glob("rank_*")) if own_dumps(attempt_dir).is_dir() else []
     answers = {rank: attempt_dir / f"rank-{rank}.flight" for rank in pids}
@@ -43,7 +46,7 @@ async def collect(decks: Decks, pids: Mapping[int, int], attempt_dir: Path, into
         decks.ask_flight(rank)
     until = time.monotonic() + ANSWER_S
     for rank, path in answers.items():
-        while not path.exists() and _lives(pids[rank]) and time.monotonic() < until:  # noqa: ASYNC110 - a rank makes it
+        while not path.exists() and _lives(pids[rank]) and not leaving(rank) and time.monotonic() < until:  # noqa: ASYNC110
             await asyncio.sleep(_LOOK_S)
     found = {rank: path for rank, path in answers.items() if path.exists()}
     if not found and not kept:

@@ -27,7 +27,6 @@ from zrun.agent.once import Once
 from zrun.agent.rank_start import RankStart, Start
 from zrun.agent.reporting import essence, job_report
 from zrun.agent.setup_run import SetupRun
-from zrun.core.env import MEMORY
 from zrun.core.errors import LaunchError
 from zrun.core.failure import Failure, FailureKind
 from zrun.core.private import make_folder
@@ -107,8 +106,7 @@ class JobOnNode:
             self._essence = now
             self._changed()
 
-    def poll(self) -> None:
-        """Called every 50-100 ms: output, notes, decks, and whatever became due."""
+    def poll(self) -> None:  # every 50-100 ms: output, notes, decks, and whatever became due
         attempt, state = self._of_now(), self.machine.state
         if attempt is not None and state.doing != Doing.IDLE:
             attempt.logs.poll()
@@ -289,9 +287,8 @@ class JobOnNode:
         self._once.check_resources(self.spec.resources, vitals.read(self._gpus), self._folder.root, launch.SHM)
 
     def _environment(self, plan: LaunchPlan, where: Where) -> dict[str, str]:
-        env, dropped = launch.environment(self.spec, plan, where, self.brief.env, self.brief.secrets)
-        if self._keeper is not None and self._keeper.pid is not None:
-            env[MEMORY] = f"/proc/{self._keeper.pid}/fd"
+        keeper, brief = self._keeper and self._keeper.pid, self.brief
+        env, dropped = launch.environment(self.spec, plan, where, brief.env, brief.secrets, keeper)
         if dropped:
             self._log.info("variables of other launchers left out", names=dropped)
         return env

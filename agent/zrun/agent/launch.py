@@ -143,9 +143,16 @@ def command(spec: JobSpec, plan: LaunchPlan, job: str, nproc: int, port: int, ow
 
 
 def environment(
-    spec: JobSpec, plan: LaunchPlan, where: Where, given: Mapping[str, str], secrets: Mapping[str, str]
+    spec: JobSpec,
+    plan: LaunchPlan,
+    where: Where,
+    given: Mapping[str, str],
+    secrets: Mapping[str, str],
+    keeper: int | None = None,
 ) -> tuple[dict[str, str], list[str]]:
-    """(for torchrun and the ranks, names taken out of the submitter's because a launcher owns them)."""
+    """(for torchrun and the ranks, names taken out of the submitter's because a launcher owns them); `keeper`: its pid,
+    where ranks may keep their state in memory.
+    """
     kept, dropped = env.without_launchers(given)
     own, refused = env.without_launchers(spec.env, asked=True)
     kept |= {**own, **secrets}
@@ -160,6 +167,8 @@ def environment(
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": NCCL_HANDS_OFF,
     }  # fmt: skip
     kept = NCCL_TELLS | {name: str(own_dumps(where.attempt_dir) / "rank_") for name in DUMP_FILE_NAMES} | kept
+    if keeper is not None:
+        kept[env.MEMORY] = f"/proc/{keeper}/fd"
     if spec.logs.line_buffered:
         kept |= preloaded(kept)
     return kept, sorted({*dropped, *refused})

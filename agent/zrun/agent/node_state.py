@@ -5,12 +5,13 @@ from typing import Final
 from zrun.agent.failures import failure_of
 from zrun.agent.node_actions import KillAll, NodeAction, Say
 from zrun.agent.node_record import AttemptRecord
-from zrun.core.failure import Failure
+from zrun.core.failure import Failure, FailureKind
 from zrun.wire.order import JobOrder
 from zrun.wire.report import Doing
 
 ECHO_S: Final = 0.15
 """A rank's death is often heard of after the outcry of those who were talking to it."""
+KILLED_ECHO_S: Final = 0.05
 SETTLE_S: Final = 1.0
 REMOVED_TOLD: Final = 64
 
@@ -103,6 +104,9 @@ class NodeState:
             return False
         if record.failed_at is None or self.now >= record.failed_at + SETTLE_S:
             return True
+        first = self.failures()[:1]
+        if first and first[0].kind == FailureKind.SIGNALED:  # that is certain, whatever others cry out afterwards
+            return self.now >= record.failed_at + KILLED_ECHO_S
         if self.now < record.failed_at + ECHO_S:
             return False
         return not any(story.words is None and story.fresh_candidate() for story in record.living)

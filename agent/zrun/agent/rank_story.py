@@ -89,6 +89,11 @@ class RankStory:
     def booted(self) -> bool:
         return self.deck is not None and self.deck.pid != 0
 
+    @property
+    def spoken(self) -> dict[str, Any] | None:
+        """The exception that is ending it, as it told it."""
+        return self.words or (None if self.catching else self.fresh_candidate())
+
     def answers(self, now: float) -> bool:
         """Did its watcher thread have the interpreter just now? Else nothing that is asked of it comes."""
         return self.alive and self.deck is not None and self.deck.beat_at >= now - STILL_S
