@@ -287,7 +287,7 @@ class JobOnNode:
         self._once.check_resources(self.spec.resources, vitals.read(self._gpus), self._folder.root, launch.SHM)
 
     def _environment(self, plan: LaunchPlan, where: Where) -> dict[str, str]:
-        keeper, brief = self._keeper and self._keeper.pid, self.brief
+        keeper, brief = self._keeper.pid if self._keeper is not None else None, self.brief
         env, dropped = launch.environment(self.spec, plan, where, brief.env, brief.secrets, keeper)
         if dropped:
             self._log.info("variables of other launchers left out", names=dropped)
