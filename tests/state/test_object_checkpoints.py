@@ -198,6 +198,7 @@ def attempts(folder: Path, *told: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 @pytest.mark.e2e
+@pytest.mark.long
 def test_ranks_go_on_at_other_world_sizes(s3: S3Server, tmp_path: Path) -> None:
     worlds = [{"world": world, "total": total, "rows": 500} for world, total in ((2, 2), (1, 4), (3, 5))]
     two, one, three = attempts(tmp_path, *worlds)
@@ -208,9 +209,8 @@ def test_ranks_go_on_at_other_world_sizes(s3: S3Server, tmp_path: Path) -> None:
 
 
 @pytest.mark.e2e
-@pytest.mark.parametrize(
-    "point", ["write", *(pytest.param(p, marks=pytest.mark.long) for p in ("part", "manifest", "rename"))]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("point", ["write", "part", "manifest", "rename"])
 def test_a_rank_killed_in_mid_upload_is_never_seen(s3: S3Server, tmp_path: Path, point: str) -> None:
     rows = 400_000 if point == "write" else 500  # weights and moments are more than one part of an upload
     (killed,) = attempts(tmp_path, {"world": 2, "total": 4, "rows": rows, "kill": f"{point}:2", "who": 0})
