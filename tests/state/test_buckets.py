@@ -15,10 +15,10 @@ from zrun.state.ddp_state import DdpState
 
 DEEP = {"width": 65, "layers": 4, "bucket_mb": 0.05}
 VARIANTS: dict[str, dict[str, Any]] = {
-    "tied and frozen": {"micro": 1},
     "static_graph": {"ddp": {"static_graph": True}},
 }
 MORE: dict[str, dict[str, Any]] = {
+    "tied and frozen": {"micro": 1},
     "gradient_as_bucket_view": {"ddp": {"gradient_as_bucket_view": True}},
     "powersgd": {"hook": "power", "bucket_mb": 25},
     "static_graph with unused": {"ddp": {"static_graph": True}, "spare": True},

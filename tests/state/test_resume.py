@@ -52,7 +52,7 @@ def test_a_step_that_the_scaler_skips_is_a_step_and_its_scale_comes_back(told: T
 
 
 @pytest.mark.e2e
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.long)])
 def test_the_scripts_own_streams_go_on_where_they_were(tmp_path: Path, workers: int) -> None:
     options: dict[str, Any] = {"rng": "stream", "workers": workers, "persistent": False}
     told = Told(
@@ -71,6 +71,7 @@ def test_the_scripts_own_streams_go_on_where_they_were(tmp_path: Path, workers: 
 
 
 @pytest.mark.e2e
+@pytest.mark.long
 def test_streams_and_other_values_of_each_rank_are_said_to_be_lost_at_another_world_size(tmp_path: Path) -> None:
     told = Told(
         tmp_path,

@@ -8,6 +8,7 @@ import torch
 from tests.core import written
 from torch import nn
 
+from zrun.core import free_space
 from zrun.state import room
 from zrun.state.checkpoints import Checkpoints
 from zrun.state.disk_errors import DiskFullError
@@ -92,14 +93,14 @@ def test_a_run_that_begins_is_refused_and_one_that_goes_on_is_warned(
     parts, _ = trained(torch.optim.AdamW)
     needed = room.estimate(parts)
     told: list[str] = []
-    monkeypatch.setattr(room, "free_bytes", lambda path: needed - 1)
+    monkeypatch.setattr(free_space, "free_bytes", lambda path: needed - 1)
     with pytest.raises(DiskFullError, match=rf"disk full: {needed} bytes needed .*, {needed - 1} bytes free"):
         room.check(parts, tmp_path, Retention(3), resumed=False, warn=told.append)
     room.check(parts, tmp_path, Retention(3), resumed=True, warn=told.append)
     assert [f"{needed - 1} bytes free" in text for text in told] == [True]
-    monkeypatch.setattr(room, "free_bytes", lambda path: needed * 3)
+    monkeypatch.setattr(free_space, "free_bytes", lambda path: needed * 3)
     room.check(parts, tmp_path, Retention(3), resumed=False, warn=told.append)
     assert told[1].startswith(f"checkpoint.keep will not fit: about {needed * 4} bytes needed for 4 checkpoints")
-    monkeypatch.setattr(room, "free_bytes", lambda path: needed * 4)
+    monkeypatch.setattr(free_space, "free_bytes", lambda path: needed * 4)
     room.check(parts, tmp_path, Retention(3), resumed=False, warn=told.append)
     assert len(told) == 2
