@@ -1,12 +1,14 @@
 """The script both launchers run: a small DDP model, 50 ms a step, state every 20 steps, resume from the newest.
 
 `--session` uses zrun's Session and Loader; without it the script keeps its own checkpoint, as scripts under plain
-torchrun do. Each rank appends {step, t, pid, rank} to $BENCH_FOLDER/steps.jsonl after each step.
+torchrun do. Each rank appends {step, t, pid, rank} to $BENCH_FOLDER/steps.jsonl after each step. Once a file `now` lies
+there, rank 1 has the `--fault` (raise, sleep, stop) in its next step, writes its time into `fault`, and never again.
 """
 
 import argparse
 import json
 import os
+import signal
 import time
 from pathlib import Path
 from typing import Any
@@ -47,7 +49,7 @@ def with_session(model: torch.nn.Module, opt: torch.optim.Optimizer, options: ar
 
     with Session(model=model, optimizer=opt, data=Loader(Noise(), global_batch=32)) as run:
         for batch in run.steps(total=options.steps):
-            hang_at(run.step, rank, options)
+            fail(rank, options.fault)
             train(model, opt, batch, options.pause)
             note(run.step, rank)
 
@@ -68,6 +70,7 @@ def alone(model: torch.nn.Module, opt: torch.optim.Optimizer, options: argparse.
         except StopIteration:
             source = iter(data)
             x = next(source)
+        fail(rank, options.fault)
         train(model, opt, x, options.pause)
         note(step, rank)
         if step % 20 == 0 and rank == 0:
@@ -75,10 +78,16 @@ def alone(model: torch.nn.Module, opt: torch.optim.Optimizer, options: argparse.
             saved.with_suffix(".tmp").replace(saved)
 
 
-def hang_at(step: int, rank: int, options: argparse.Namespace) -> None:
-    if options.sleep_at == step and rank == 1 and os.environ.get("ZRUN_ATTEMPT") == "1":
-        (FOLDER / "slept").write_text(repr(time.time()))
-        time.sleep(3600)
+def fail(rank: int, fault: str) -> None:
+    happened = FOLDER / "fault"
+    if rank != 1 or not fault or happened.exists() or not (FOLDER / "now").exists():
+        return
+    happened.write_text(repr(time.time()))
+    if fault == "raise":
+        raise ValueError("a fault by appointment")
+    if fault == "stop":
+        os.kill(os.getpid(), signal.SIGSTOP)
+    time.sleep(3600)
 
 
 def main() -> None:
@@ -86,7 +95,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=80)
     parser.add_argument("--pause", type=float, default=0.05)
     parser.add_argument("--session", action="store_true")
-    parser.add_argument("--sleep-at", type=int, default=0)
+    parser.add_argument("--fault", choices=["raise", "sleep", "stop"], default="")
     options = parser.parse_args()
     torch.set_num_threads(1)
     torch.distributed.init_process_group("gloo")

@@ -1,10 +1,11 @@
-"""How long a start, a killed rank and a hang cost, under zrun and under plain torchrun, in one run.
+"""What a start and each fault cost, under zrun and under plain torchrun, in one run on one machine.
 
-    python benchmarks/recover.py [--trials 3]
+    python benchmarks/recover.py [--trials 3] [--only FAULT]
 
-Prints seconds (median [min..max]) and ratios: command -> first step; SIGKILL of a rank -> first step that had not
-been done before, once right after the start (through torchrun) and once with standbys ready; a rank asleep before its
-all_reduce -> named as suspect, -> first new step (patience 2 s).
+The same neutral script (DDP, gloo, 2 ranks, 50 ms steps). Prints a table: seconds from the fault to the moment it is
+named, and to the first step that had not been done before (median [min..max]); completed steps that were done again;
+and the ratio to torchrun. `kill`, `raise`, `stop` (SIGSTOP), `sleep` (before an all_reduce, patience 2 s) and `agent`
+(killed) come once standbys are ready, `cold` is a kill before. torchrun never ends a rank that stands still.
 """
 
 import argparse
@@ -18,12 +19,26 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-HERE = Path(__file__).resolve().parent
-NEUTRAL = HERE / "neutral.py"
-KILL_AT = 30
+HERE: Final = Path(__file__).resolve().parent
+NEUTRAL: Final = HERE / "neutral.py"
+AFTER: Final = 30
+FAULTS: Final = ("kill", "cold", "raise", "stop", "sleep", "agent")
+UNDER_TORCHRUN: Final = ("cold", "kill", "raise")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Seconds; `again`: completed steps that were done once more."""
+
+    start_s: float
+    named_s: float | None
+    back_s: float
+    again: int
 
 
 def steps(folder: Path) -> list[dict[str, Any]]:
@@ -44,16 +59,19 @@ def wait(check: Callable[[], Any], within_s: float = 120.0) -> Any:
 class Trial:
     """One run of the neutral script in a folder of its own."""
 
-    def __init__(self, kind: str, *script_options: str) -> None:
+    def __init__(self, launcher: str, fault: str) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="zrun-bench-"))
+        self.fault = fault
         env = {**os.environ, "BENCH_FOLDER": str(self.folder), "OMP_NUM_THREADS": "1"}
         env["XDG_STATE_HOME"] = str(self.folder / "state")
         env["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"  # else torchrun's own gloo restarts hang in one of three runs
-        options = [str(NEUTRAL), *script_options]
-        if kind == "zrun":
+        inside = ["--fault", fault] if fault in ("raise", "stop", "sleep") else []
+        options = [str(NEUTRAL), "--steps", "2000", *inside]
+        if launcher == "zrun":
             (self.folder / "job.yaml").write_text(
                 "name: bench\nnproc_per_node: 2\ncheckpoint: {every: 20 steps}\nwatchdog: {patience: 2s}\n"
-                f"restart: {{backoff: {{crash: 0s..1s}}}}\nrun: {' '.join([*options, '--session'])}\n"
+                "restart: {backoff: {crash: 0s..1s, hang: 0s..1s, node: 0s..1s}}\n"
+                f"run: {' '.join([*options, '--session'])}\n"
             )
             command = [sys.executable, "-m", "zrun.cli.main", "launch", "job.yaml"]
         else:
@@ -63,22 +81,58 @@ class Trial:
         self.began = time.time()
         self.process = subprocess.Popen(command, cwd=self.folder, env=env, stdout=self.out, stderr=self.out)
 
-    def first_step(self) -> float:
-        """Unix time of the first step."""
-        return float(wait(lambda: steps(self.folder))[0]["t"])
-
     def at(self, step: int, rank: int) -> dict[str, Any]:
         found: dict[str, Any] = wait(
             lambda: next((s for s in steps(self.folder) if s["rank"] == rank and s["step"] >= step), None)
         )
         return found
 
-    def new_step_after(self, pid: int) -> float:
-        """Unix time of the first step not done before, by a new process of rank 0."""
+    def strike(self) -> float:
+        """Unix time of the fault."""
+        if self.fault in ("cold", "kill"):
+            struck = time.time()
+            os.kill(self.at(AFTER, 1)["pid"], signal.SIGKILL)
+            return struck
+        if self.fault == "agent":
+            struck = time.time()
+            os.kill(self._agent(), signal.SIGKILL)
+            return struck
+        (self.folder / "now").touch()
+        return float(wait(lambda: (p := self.folder / "fault").exists() and p.read_text()))
+
+    def _agent(self) -> int:
+        def look() -> int:
+            for entry in Path("/proc").iterdir():
+                if entry.name.isdigit():
+                    try:
+                        argv = (entry / "cmdline").read_bytes().split(b"\0")
+                    except OSError:
+                        continue
+                    if b"agent" in argv and any(str(self.folder).encode() in word for word in argv):
+                        return int(entry.name)
+            return 0
+
+        return int(wait(look))
+
+    def back(self, pid: int) -> tuple[float, int]:
+        """(Unix time of the first step not done before, by a new process of rank 0; steps done again until then)."""
         best = max(s["step"] for s in steps(self.folder) if s["pid"] == pid)
-        found = wait(lambda: next((s for s in steps(self.folder) if s["pid"] != pid and s["rank"] == 0
-                                   and s["step"] > best), None))  # fmt: skip
-        return float(found["t"])
+
+        def look() -> list[dict[str, Any]]:
+            later = [s for s in steps(self.folder) if s["pid"] != pid and s["rank"] == 0]
+            return later if later and later[-1]["step"] > best else []
+
+        later = wait(look)
+        return float(next(s["t"] for s in later if s["step"] > best)), sum(s["step"] <= best for s in later)
+
+    def named(self) -> float | None:
+        """Unix time at which the journal knew of it."""
+        for log in self.folder.glob("runs/*/events.jsonl"):
+            for line in log.read_text().splitlines():
+                event = json.loads(line)
+                if event.get("event") in ("Suspected", "RankEnded", "NodeGone"):
+                    return datetime.fromisoformat(event["ts"]).timestamp()
+        return None
 
     def standbys_ready(self) -> bool:
         return any('"ready": [0, 1]' in log.read_text() for log in self.folder.glob("runs/*/agent.log"))
@@ -94,58 +148,49 @@ class Trial:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def start_and_kill(kind: str, *, standbys: bool = False) -> tuple[float, float]:
-    """(command -> first step, SIGKILL of rank 1 -> first new step), seconds. `standbys`: once they are ready."""
-    trial = Trial(kind, "--steps", "2000")
+def run(launcher: str, fault: str) -> Outcome:
+    trial = Trial(launcher, fault)
     try:
-        start_s = trial.first_step() - trial.began
-        if standbys:
+        start_s = float(wait(lambda: steps(trial.folder))[0]["t"]) - trial.began
+        witness = trial.at(AFTER, 0)["pid"]
+        if launcher == "zrun" and fault != "cold":
             wait(trial.standbys_ready)
-        victim = trial.at(KILL_AT, 1)["pid"]
-        witness = trial.at(KILL_AT, 0)["pid"]
-        killed = time.time()
-        os.kill(victim, signal.SIGKILL)
-        return start_s, trial.new_step_after(witness) - killed
+        struck = trial.strike()
+        back, again = trial.back(witness)
+        named = trial.named()
+        return Outcome(start_s, named - struck if named is not None else None, back - struck, again)
     finally:
         trial.close()
 
 
-def hang() -> tuple[float, float]:
-    """(rank asleep -> suspect named in events.jsonl, -> first new step), seconds, under zrun."""
-    trial = Trial("zrun", "--steps", "400", "--sleep-at", str(KILL_AT))
-    try:
-        witness = trial.at(KILL_AT - 1, 0)["pid"]
-        slept = float(wait(lambda: (p := trial.folder / "slept").exists() and p.read_text()))
-        events = next((trial.folder / "runs").iterdir()) / "events.jsonl"
-        wait(lambda: '"Suspected"' in events.read_text() or "suspect" in events.read_text())
-        named_s = time.time() - slept
-        return named_s, trial.new_step_after(witness) - slept
-    finally:
-        trial.close()
-
-
-def show(what: str, values: list[float]) -> float:
-    middle = statistics.median(values)
-    print(f"{what:<58} {middle:6.2f} s  [{min(values):.2f}..{max(values):.2f}]", flush=True)
-    return middle
+def show(values: list[float]) -> str:
+    return f"{statistics.median(values):.2f} [{min(values):.2f}..{max(values):.2f}]" if values else "-"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--trials", type=int, default=3)
-    trials = parser.parse_args().trials
-    both = {kind: [start_and_kill(kind) for _ in range(trials)] for kind in ("torchrun", "zrun")}
-    warm = [start_and_kill("zrun", standbys=True)[1] for _ in range(trials)]
-    hangs = [hang() for _ in range(trials)]
-    start = {kind: show(f"{kind}: command -> first step", [t[0] for t in both[kind]]) for kind in both}
-    kill = {kind: show(f"{kind}: SIGKILL of a rank -> first new step", [t[1] for t in both[kind]]) for kind in both}
-    swap = show("zrun, standbys ready: SIGKILL of a rank -> first new step", warm)
-    show("zrun: asleep before all_reduce -> suspect named", [h[0] for h in hangs])
-    show("zrun: asleep before all_reduce -> first new step", [h[1] for h in hangs])
-    print(
-        f"ratio start {start['zrun'] / start['torchrun']:.2f}, recovery {kill['zrun'] / kill['torchrun']:.2f}, "
-        f"with standbys {swap / kill['torchrun']:.2f}"
-    )
+    parser.add_argument("--only", choices=FAULTS)
+    asked = parser.parse_args()
+    faults = [asked.only] if asked.only else list(FAULTS)
+    outcomes: dict[tuple[str, str], list[Outcome]] = {}
+    print(f"{'fault':8}{'under':10}{'named after':24}{'first new step after':24}{'done again':12}ratio")
+    for fault in faults:
+        for launcher in ("torchrun", "zrun"):
+            if launcher == "torchrun" and (fault not in UNDER_TORCHRUN or fault == "cold"):
+                continue
+            found = outcomes[fault, launcher] = [run(launcher, fault) for _ in range(asked.trials)]
+            back = [one.back_s for one in found]
+            plain = outcomes.get(("kill" if fault == "cold" else fault, "torchrun"))
+            ratio = statistics.median(back) / statistics.median(one.back_s for one in plain) if plain else None
+            again = "/".join(str(one.again) for one in found)
+            named = show([one.named_s for one in found if one.named_s is not None])
+            told = f"{ratio:.3f}" if launcher == "zrun" and ratio is not None else ""
+            print(f"{fault:8}{launcher:10}{named:24}{show(back):24}{again:12}{told}", flush=True)
+    starts = {who: [o.start_s for (_, one), found in outcomes.items() if one == who for o in found]
+              for who in ("torchrun", "zrun")}  # fmt: skip
+    for who, values in starts.items():
+        print(f"{who}: command to first step {show(values)}")
 
 
 if __name__ == "__main__":
