@@ -11,12 +11,12 @@ import os
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 import torch
 
 from zrun.core.errors import CheckpointError
+from zrun.state.free_memory import free_memory
 from zrun.state.safetensors_file import ALGORITHM
 from zrun.state.staging import copy_pairs
 from zrun.state.tensor_bytes import dense, view_of
@@ -25,7 +25,7 @@ _SEAL: Final = struct.Struct("<8sQQ32s")
 """magic, bytes before the JSON, bytes of the JSON, sha256 of the JSON."""
 _MAGIC: Final = b"ZRUNSLOT"
 _ALIGN: Final = 64
-_ROOM: Final = 0.8
+_ROOM: Final = 0.5
 """Of the memory that is free, so much may be taken at most."""
 
 
@@ -109,21 +109,3 @@ def _look_for_room(size: int) -> None:
         raise CheckpointError(
             f"a copy of {size >> 20} MiB in memory would leave too little of the {free >> 20} MiB free"
         )
-
-
-def free_memory() -> int:
-    """Bytes that may still be taken on this machine and in the innermost cgroup (v2) of this process."""
-    free = 1 << 62
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-        free = next(int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:"))
-    except (OSError, StopIteration, ValueError):
-        pass  # a system without it: what cannot be had is refused by the kernel
-    try:
-        lines = Path("/proc/self/cgroup").read_text().splitlines()
-        place = Path("/sys/fs/cgroup") / next(line[4:].strip() for line in lines if line.startswith("0::"))
-        limit, used = ((place / name).read_text() for name in ("memory.max", "memory.current"))
-        free = min(free, int(limit) - int(used))
-    except (OSError, StopIteration, ValueError):
-        pass  # no cgroup v2, or no limit
-    return free
