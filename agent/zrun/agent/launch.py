@@ -166,6 +166,7 @@ def environment(
         env.MARK: where.mark, env.SETTINGS: settings(spec, plan).to_json(),
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": NCCL_HANDS_OFF,
     }  # fmt: skip
+    kept |= env.chosen((env.DRILL,))  # this agent was started for a drill
     kept = NCCL_TELLS | {name: str(own_dumps(where.attempt_dir) / "rank_") for name in DUMP_FILE_NAMES} | kept
     if keeper is not None:
         kept[env.MEMORY] = f"/proc/{keeper}/fd"

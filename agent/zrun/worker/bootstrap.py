@@ -144,6 +144,10 @@ def _ready_torch(rank: ThisRank) -> None:
                 rank.sweepers.append(ImportsTold(rank, Path(folder).parent / LEARNED_MODULES).sweep)
                 rank.sweepers.append(FlightDump(rank, Path(folder) / f"rank-{rank.rank}.flight").sweep)
             late_imports.watch(rank, step_count.install(rank))
+            if asked := env.get(env.DRILL):
+                from zrun.worker import drill
+
+                drill.arm(rank, asked)  # after the count of steps: it goes by its numbers
     except Exception as error:  # a broken torch must fail where the script imports it, with the script's traceback
         rank.warn(f"torch cannot be used: no seeds, collectives or steps are seen ({type(error).__name__}: {error})")
 

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from zrun.core import env
 from zrun.core.batch import BatchId
@@ -19,6 +19,10 @@ from zrun.core.deck_writer import DeckWriter, StopRequest
 from zrun.core.marks import encode_mark
 from zrun.core.notes import NoteKind, NoteWriter
 from zrun.core.settings import RankSettings
+
+if TYPE_CHECKING:
+    from zrun.worker.drill import Faults
+    from zrun.worker.trace import Trace
 
 
 @dataclass
@@ -43,6 +47,10 @@ class ThisRank:
     """The script is over, well or not: what is in flight from now on is no news."""
     child: bool = False
     """A forked child of the rank."""
+    trace: "Trace | None" = None
+    """In a drill: what this rank does, step by step."""
+    faults: "Faults | None" = None
+    """In a drill: what is to befall this rank."""
 
     def note(self, kind: NoteKind, **fields: Any) -> None:
         if self.notes is not None:
@@ -96,6 +104,8 @@ class ThisRank:
         self.sweep(moved_on=True)
         if self.deck is not None:
             self.deck.complete_step(step, step_s)
+            if self.trace is not None:
+                self.trace.completed(step, self.deck.batch(), session=self.session)
 
     def sweep(self, *, moved_on: bool) -> None:
         for sweeper in self.sweepers:
@@ -110,6 +120,7 @@ class ThisRank:
         self.deck = None
         self.notes = None
         self.spooled = False
+        self.trace = self.faults = None
         self.sweepers.clear()
 
 

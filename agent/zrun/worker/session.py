@@ -110,6 +110,8 @@ class Session:
             self._saving.finish()
             if self._memory is not None:
                 self._memory.finish()
+            if self._here.trace is not None and self._parts is not None:
+                self._here.trace.ended(self._step, *self._parts.flatten())
         self._here.enter_phase(Phase.EXIT)
 
     def steps(self, total: int | None = None) -> Iterator[Any]:
@@ -201,6 +203,8 @@ class Session:
         given: Any = step
         if shares is not None and self._feeding is not None:
             here.raise_flag(Flag.IN_LOADER)
+            if here.faults is not None and upcoming is not None:
+                here.faults.reading(step, upcoming)
             # A Loader without workers seeds this process for each sample: no business of the script's own streams.
             with rng.untouched() if own_streams else nullcontext():
                 share = self._feeding.next(shares, step)
@@ -275,6 +279,8 @@ class Session:
         taken = {name: value.item() if hasattr(value, "item") else value for name, value in metrics.items()}
         if self._losses is not None:
             self._losses.heard(taken)
+        if self._here.trace is not None:
+            self._here.trace.heard(taken)
         if self._here.deck is not None:
             self._metrics |= taken
             self._here.deck.put_metrics(self._metrics)

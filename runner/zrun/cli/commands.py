@@ -48,6 +48,7 @@ GROUPS: Final[dict[str, dict[str, Entry]]] = {
         "init": Entry("files", "init", "Write a job file to begin with."),
         "check": Entry("files", "check", "Check a job file without running it."),
         "plan": Entry("plan", "plan", "What fits into memory and what it costs, beforehand."),
+        "drill": Entry("drill", "drill", "Break a job on purpose and prove that nothing was lost."),
         "schema": Entry("files", "schema", "The job file's JSON schema and every default."),
     },
     "Serve": {
@@ -58,7 +59,6 @@ GROUPS: Final[dict[str, dict[str, Entry]]] = {
     },
     "Not yet in this version": {
         "top": _later("Live view of all ranks."),
-        "drill": _later("Break a job on purpose and prove that nothing was lost."),
         "render": _later("Job scripts for Slurm and Kubernetes."),
         "doctor": _later("What this machine lacks."),
     },

@@ -21,6 +21,5 @@ def not_yet(name: str) -> click.Command:
 
 
 top = not_yet("top")
-drill = not_yet("drill")
 render = not_yet("render")
 doctor = not_yet("doctor")
