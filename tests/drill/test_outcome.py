@@ -107,6 +107,12 @@ def test_a_damaged_checkpoint_must_not_be_the_one_that_is_taken() -> None:
     assert "damaged checkpoint of step 5 was taken" in one("corrupt-checkpoint:rank=1,step=5", run).problem
 
 
+def test_a_preemption_that_came_with_the_last_step_leaves_nothing_to_go_on_with() -> None:
+    attempts = [{"attempt": 1}, {"attempt": 2, "outcome": "finished", "resumed_from": {"tier": "disk", "step": 10}}]
+    found = one("preempt:step=9", ran(traced((1, 10)), attempts=attempts, came=came(9, 9.2)))
+    assert (found.problem, found.told) == ("", "attempt 2 had no step left to make")
+
+
 def test_a_run_that_takes_too_long_is_told_as_that() -> None:
     run = ran(traced((1, 5)), state="STOPPED", too_long=True)
     assert problems(CALM, run, [], compare(CALM.traced, run.traced))[0].startswith("the disturbed run was not over")

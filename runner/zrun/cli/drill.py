@@ -78,7 +78,7 @@ def _drilled(asked: Asked, faults: list[kinds.Fault]) -> report.Report:
     """Raises UsageError for a fault that the job as it ran has no place for."""
     folder = runs.make_folder(asked)
     screen.say(f"zrun: undisturbed, then disturbed, in {folder}")
-    with _stopped_by_term(), _line() as tell:
+    with _stopped_by_term(), _bar() as tell:
         calm = runs.undisturbed(asked, folder, tell)
         _refuse_unless_calm(calm)
         placed = kinds.placed(faults, calm.traced.world_size, calm.traced.last_step)
@@ -136,25 +136,26 @@ def _stopped_by_term() -> Iterator[None]:
 
 
 @contextmanager
-def _line() -> Iterator[Callable[[str, int], None]]:
-    """How far it is, on a terminal; nothing elsewhere."""
+def _bar() -> Iterator[Callable[[str, int], None]]:
+    """A progress bar for each of the two runs on a terminal, nothing elsewhere."""
     if not sys.stderr.isatty():
         yield lambda _, __: None
         return
-    shown: list[str] = [""]
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-    def tell(name: str, step: int) -> None:
-        text = f"{name}: step {step}"
-        if text != shown[0]:
-            shown[0] = text
-            sys.stderr.write(f"\r\x1b[K{text}")
-            sys.stderr.flush()
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("step {task.completed}"), TimeElapsedColumn())
+    tasks: dict[str, TaskID] = {}
+    most = [0]
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
 
-    try:
+        def tell(name: str, step: int) -> None:
+            if name not in tasks:  # how many steps there are is known once they have been made
+                tasks[name] = progress.add_task(name, total=most[0] or None)
+            most[0] = max(most[0], step)
+            progress.update(tasks[name], completed=step)
+
         yield tell
-    finally:
-        sys.stderr.write("\r\x1b[K")
-        sys.stderr.flush()
 
 
 def _show(found: report.Report) -> None:

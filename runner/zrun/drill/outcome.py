@@ -17,6 +17,7 @@ from zrun.drill.runs import Ran
 
 _TOLD_AFTER: Final = 55
 """Steps of a slow rank after which it must have been told."""
+_FINISHED: Final = "finished"
 _NEVER_CAME: Final = {
     "poison": "no batch of that number was read (a poisoned batch needs a Loader)",
     "disk-full": "no save was requested at or after that step, or that rank had nothing to write",
@@ -130,11 +131,15 @@ def _afterwards(one: Outcome, ran: Ran) -> None:
     record: dict[str, Any] = next((a for a in ran.verdict.get("attempts") or [] if a["attempt"] == following), {})
     one.resumed_from = record.get("resumed_from")
     first = ran.traced.first_step(following)
+    if first is None and record.get("outcome") == _FINISHED:  # it came when all was done but the last save
+        one.steps_lost, one.told = 0, one.told or f"attempt {following} had no step left to make"
+        return
     if first is None:
         one.problem = one.problem or "no step was made after it"
         return
     one.recovered_s = max(0.0, first.at - float(one.came["at"]))
-    one.steps_lost = sum(_lost(ran, attempt) for attempt in ended)
+    if ran.traced.session:  # else each attempt may count its steps from 1
+        one.steps_lost = sum(_lost(ran, attempt) for attempt in ended)
     if not one.told:
         one.told = str(record.get("began_because") or f"attempt {following} went on")
     damaged = one.came.get("checkpoint")

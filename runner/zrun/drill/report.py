@@ -88,7 +88,7 @@ def _hint(report: Report) -> str:
 
 
 def _counts(compared: Compared) -> str:
-    again = f", {compared.again} of them done again by a rank" if compared.again else ""
+    again = f", {compared.again} times a rank did one again" if compared.again else ""
     return f"  ({compared.steps} steps{again})"
 
 
