@@ -88,7 +88,7 @@ def test_a_killed_coordinator_is_survived_if_training_went_on_in_the_same_attemp
 
 
 def test_a_slow_rank_must_be_told_once_it_was_slow_for_long_enough() -> None:
-    told = [{"remark": "straggler", "rank": 1, "text": "rank 1 works 2.0 x as long"}]
+    told = [{"remark": "straggler", "ranks": [1], "text": "rank 1 works 2.0 x as long"}]
     assert one("slow:rank=1,step=6", ran(traced((1, 100)), came=came(6, 6.0), events=told), 100).told == told[0]["text"]
     assert "never told" in one("slow:rank=1,step=6", ran(traced((1, 100)), came=came(6, 6.0)), 100).problem
     short = one("slow:rank=1,step=6", ran(traced((1, 20)), came=came(6, 6.0)), 100)

@@ -45,7 +45,7 @@ def test_a_killed_rank_is_found_survived_and_nothing_of_the_run_is_another(make_
 def test_faults_from_within_and_without_are_survived_one_after_the_other(make_job: Make) -> None:
     faults = ["exit:rank=0,step=5", "oom:step=13", "stop:rank=0,step=24", "disk-full:rank=0,step=28",
               "coordinator-kill:step=35", "preempt:step=42"]  # fmt: skip
-    found = drilled(make_job(f"{TOY} 50"), *faults, timeout=580)
+    found = drilled(make_job(f"{TOY} 80"), *faults, timeout=580)
     assert found["passed"], found["problems"]
     assert equal(found) == EQUAL
     told = {fault["kind"]: fault for fault in found["faults"]}

@@ -162,7 +162,7 @@ def _coordinator_killed(one: Outcome, ran: Ran) -> None:
 
 def _slow(one: Outcome, ran: Ran) -> None:
     rank, attempt = one.fault.rank, one.came["attempt"]
-    told = next((str(e.get("text")) for e in _remarks(ran, "straggler") if e.get("rank") == rank), "")
+    told = next((str(e.get("text")) for e in _remarks(ran, "straggler") if rank in e.get("ranks", ())), "")
     after = [s for s in ran.traced.steps if s.rank == rank and s.attempt == attempt and s.step >= int(one.came["step"])]
     if told:
         one.told = told
