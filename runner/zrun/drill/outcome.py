@@ -141,7 +141,8 @@ def _afterwards(one: Outcome, ran: Ran) -> None:
     if ran.traced.session:  # else each attempt may count its steps from 1
         one.steps_lost = sum(_lost(ran, attempt) for attempt in ended)
     if not one.told:
-        one.told = str(record.get("began_because") or f"attempt {following} went on")
+        ended_as = next((a.get("outcome") for a in ran.verdict.get("attempts") or [] if a["attempt"] == ended[-1]), "")
+        one.told = f"attempt {ended[-1]} {ended_as or 'ended'}, attempt {following} went on"
     damaged = one.came.get("checkpoint")
     if damaged is not None and (one.resumed_from or {}).get("step") == damaged:
         one.problem = one.problem or f"the damaged checkpoint of step {damaged} was taken"
