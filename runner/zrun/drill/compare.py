@@ -64,9 +64,8 @@ def compare(calm: Traced, disturbed: Traced, until: int | None = None) -> Compar
     """`until`: the last step up to which they should be equal; the states at the end are then not compared."""
     if not calm.session:
         reason = "the script has no Session: what it trains on is not known"
-        return Compared(
-            dict.fromkeys((LOSSES, SAMPLES, WEIGHTS), NOT_LOOKED_AT), {LOSSES: reason}, None, (), calm.last_step, 0
-        )
+        unseen = dict.fromkeys((LOSSES, SAMPLES, WEIGHTS), NOT_LOOKED_AT)
+        return Compared(unseen, dict.fromkeys(unseen, reason), None, (), calm.last_step, 0)
     known = {(one.rank, one.step): one for one in calm.steps if until is None or one.step <= until}
     seen = [one for one in disturbed.steps if until is None or one.step <= until]
     found = [*_missing(known.values(), seen), *_of_steps(known, seen)]
