@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from zrun.core.appointments import Drill
-from zrun.core.manifest import Found, scan
+from zrun.core.manifest import scan
 from zrun.core.runfolder import RunFolder
 from zrun.drill.faults import Placed
 from zrun.drill.traces import Traced
@@ -68,11 +68,12 @@ class Outside:
     def _corrupt(self, one: Placed, traced: Traced) -> dict[str, Any] | None:
         """Damage the newest checkpoint, if it is of the step or a later one, and kill a rank so that it is read."""
         run = self._run()
-        good = [f for f in scan(run.root / self._checkpoints) if f.state == "complete"] if run is not None else []
+        place = run.root / self._checkpoints if run is not None else Path()
+        good = [f for f in scan(place) if f.state == "complete"] if run is not None else []
         pid = traced.pids.get((traced.attempt, one.rank or 0), 0)
         if not good or good[0].step < one.step or not pid:
             return None
-        file = _flip_a_byte(good[0])
+        file = _flip_a_byte(place / good[0].path.name)
         return {"checkpoint": good[0].step, "file": str(file)} if _killed(pid, self._drill.folder) else None
 
 
@@ -91,9 +92,9 @@ def read(path: Path) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _flip_a_byte(found: Found) -> Path:
+def _flip_a_byte(checkpoint: Path) -> Path:
     """The last byte of its largest shard, which is a tensor's."""
-    path = max(found.path.glob("*.safetensors"), key=lambda file: file.stat().st_size)
+    path = max(checkpoint.glob("*.safetensors"), key=lambda file: file.stat().st_size)
     with path.open("r+b") as file:
         file.seek(-1, os.SEEK_END)
         last = file.read(1)[0]
