@@ -81,3 +81,10 @@ def test_without_a_copy_in_memory_the_disk_is_the_last_resort(make_job: MakeJob,
     assert job.run() == 0, job.story()
     assert job.verdict["attempts"][1]["resumed_from"]["tier"] == "disk"
     assert job.weights() == undisturbed
+
+
+@pytest.mark.long
+def test_a_kill_in_a_step_that_ends_with_a_save_loses_nothing_either(make_job: MakeJob, weights_of: WeightsOf) -> None:
+    undisturbed = weights_of(script("ddp"))
+    job = make_job(f"{script('ddp')} kill:1:20:reduced", every=20)
+    assert comes_back_from_memory(job, undisturbed)["step"] in (19, 20)

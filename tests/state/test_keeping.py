@@ -44,7 +44,7 @@ class Job:
 
     def top(self) -> dict[str, Any]:
         progress = Progress(self.step, {}, f"b{self.step}", {"seen": self.step}, [], "single")
-        self.keeping.at_top(progress, partial(dict, data=self.step))
+        self.keeping.step_done(progress, partial(dict, data=self.step))
         return self.everything()
 
     def everything(self) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from zrun.wire.order import Ending
 from zrun.wire.report import Doing
 
 HOLD_S: Final = 0.8
-"""To begin with the copy: a rank that is between two steps gets to the next one meanwhile."""
+"""To begin with the copy: a rank whose optimizer steps gets to the step's end meanwhile."""
 BYTES_PER_S: Final = 250e6
 """A copy with its digests is faster by far; so slow it may be beside other ranks' copies on few cores."""
 LONGEST_S: Final = 60.0

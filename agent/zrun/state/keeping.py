@@ -1,4 +1,4 @@
-"""What one rank keeps in memory that outlives it: small things at each step's top, and the whole state when it must.
+"""What one rank keeps in memory that outlives it: small things at each step's end, and the whole state when it must.
 
 The whole of it is copied when something has failed (`hold`), by whichever thread is free, as long as nothing has been
 changed since the step began, or all of it has; and on a cadence (`copy`) where a rank's death would lose it. Knows
@@ -53,7 +53,7 @@ class _State(Enum):
 
 
 class Keeping:
-    """Of one rank. Made before training; `at_top` is called by the training thread at the top of every step."""
+    """Of one rank. Made before training; `step_done` is called by the training thread at the end of every step."""
 
     def __init__(self, parts: Parts, places: Places, whose: Whose, fingerprint: dict[str, Any], threads: int) -> None:
         self._fingerprint, self._threads = fingerprint, threads
@@ -61,7 +61,7 @@ class Keeping:
         self._kept = Kept(parts, whose)
         self._lock = threading.Lock()
         self._state = _State.CHANGING
-        self._tops = 0
+        self._dones = 0
         self._steps_of: dict[int, int] = {}
         self._steps_before: dict[int, int] = {}
         """Optimizer -> how often it has stepped, in this step and in the last one."""
@@ -70,7 +70,7 @@ class Keeping:
         self._sealing = Background("zrun-memory")
         self._held: Held | None = None
         self.cost_s = 0.0
-        """Of the newest `at_top`."""
+        """Of the newest `step_done`."""
         self._hooks = [
             register_optimizer_step_pre_hook(self._optimizer_begins),
             register_optimizer_step_post_hook(self._optimizer_ends),
@@ -96,7 +96,7 @@ class Keeping:
         if self._state is _State.WHOLE and self._kept.changed and self._kept.buffers_in_place:
             self._page.put_changed(self._kept.progress.step + 1, self._kept.changed)
 
-    def at_top(self, progress: Progress, cursor: Callable[[], dict[str, Any]]) -> None:
+    def step_done(self, progress: Progress, cursor: Callable[[], dict[str, Any]]) -> None:
         """The state is that of `progress.step`, whole; `cursor` says where the data stands, when it is wanted.
 
         CheckpointError: it cannot be kept, now or ever.
@@ -105,9 +105,9 @@ class Keeping:
         kept, page = self._kept, self._page
         with self._lock:
             self._state = _State.CHANGING
-            thorough = self._tops < _SETTLES_IN or not kept.settled or progress.step % _VALUES_EVERY == 0
+            thorough = self._dones < _SETTLES_IN or not kept.settled or progress.step % _VALUES_EVERY == 0
             kept.capture(progress, cursor, thorough=thorough)
-            if self._tops < _SETTLES_IN or kept.moved:
+            if self._dones < _SETTLES_IN or kept.moved:
                 self._lay_out()
             if thorough and not page.put_values(progress.step, kept.text):
                 self._lay_out()
@@ -115,7 +115,7 @@ class Keeping:
             page.put_tensors(progress.step, kept.small)
             self._versions = [tensor._version for _, tensor in kept.watched]  # noqa: SLF001 - counts changes in place
             self._steps_before, self._steps_of = self._steps_of, {}
-            self._tops += 1
+            self._dones += 1
             self._state = _State.WHOLE
         self.cost_s = time.perf_counter() - begun
 
@@ -137,7 +137,7 @@ class Keeping:
             if self._state is _State.WHOLE:
                 return self._copied(step, self._kept.blocks_before(self._page.newest), begins, done=True)
             if ever:
-                return None  # the top of the next step, or this rank's own failure
+                return None  # the end of this step, or this rank's own failure
             if self._state is _State.STEPPED and self._kept.settled and not self._kept.more_than_optimizers:
                 return self._copied(step + 1, self._kept.blocks_now(), begins, done=False)
             return Held(step, problem="an optimizer had begun to change it")
@@ -160,7 +160,7 @@ class Keeping:
         return self._held
 
     def copy(self) -> Held:
-        """Right after `at_top`: training waits for the copy, its digests are taken meanwhile."""
+        """Right after `step_done`: training waits for the copy, its digests are taken meanwhile."""
         begun = time.perf_counter()
         self._sealing.wait()
         with self._lock:

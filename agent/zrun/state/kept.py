@@ -1,6 +1,6 @@
-"""What a rank would hand on, sorted by how it changes: big blocks, small ones, and values, as they are at a step's top.
+"""What a rank would hand on, sorted by how it changes: big blocks, small ones, and values, as they are at a step's end.
 
-Settled values are only looked at at the top and encoded when they are wanted. Knows nothing about files or threads.
+Settled values are only looked at then, and encoded when they are wanted. Knows nothing about files or threads.
 """
 
 import json
@@ -31,7 +31,7 @@ class Whose:
 
 
 class Kept:
-    """Of one rank; `capture` at each step's top, `lay_out` when that says that something has moved."""
+    """Of one rank; `capture` at each step's end, `lay_out` when that says that something has moved."""
 
     def __init__(self, parts: Parts, whose: Whose) -> None:
         self._parts, self._whose = parts, whose
@@ -79,7 +79,7 @@ class Kept:
         return self._buffer_mark == self._parts.buffer_mark()
 
     def replaced(self) -> str | None:
-        """A tensor that is not in use any more, though nothing at the step's top had told so."""
+        """A tensor that is not in use any more, though nothing at the step's end had told so."""
         return self._parts.replaced(self._blocks[len(self.changed) :])
 
     def lay_out(self) -> None:
@@ -123,7 +123,7 @@ class Kept:
         ]
 
     def blocks_before(self, kept: Sequence[torch.Tensor]) -> list[Block]:
-        """All blocks as they were at the step's top; `kept`: the copies made then of what is small."""
+        """All blocks as they were at the last step's end; `kept`: the copies made then of what is small."""
         count = len(self.changed)
         small = [*self._blocks[:count], *self._loose]
         taken = [Block(b.name, b.shape, b.offsets, copy, b.copies) for b, copy in zip(small, kept, strict=True)]

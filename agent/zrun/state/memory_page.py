@@ -1,6 +1,6 @@
-"""What is small and a rank's own, put down at the top of each step where it outlives the rank, a killed one too.
+"""What is small and a rank's own, put down at the end of each step where it outlives the rank, a killed one too.
 
-A page holds what the rank has (once, as JSON) and places that take turns: small tensors before each step, those that a
+A page holds what the rank has (once, as JSON) and places that take turns: small tensors after each step, those that a
 forward has changed in the step under way, and now and then the small values. Written without system calls; only what is
 whole counts. Knows nothing about models.
 """
@@ -54,7 +54,7 @@ class PageWriter:
         self._turns = {"tensors": 0, "values": 0}
         self._copies: dict[str, list[torch.Tensor]] = {}
         self.newest: list[torch.Tensor] = []
-        """The copies that were put down at the newest step's top."""
+        """The copies that were put down at the newest step's end."""
 
     def lay_out(self, about: dict[str, Any], tensors: Sequence[torch.Tensor], changed: int, room: int) -> None:
         """For tensors of these kinds, the first `changed` of which a forward changes, and JSON of at most `room` bytes;

@@ -27,8 +27,8 @@ _TRIED: Final = 10
 
 
 class Memory:
-    """`at_top` on the training thread at each step's top; the watcher thread asks by `sweep` whether anybody wants the
-    state. Never raises for want of memory: it says so, and the disk has to do.
+    """`step_done` on the training thread at each step's end; the watcher thread asks by `sweep` whether anybody wants
+    the state. Never raises for want of memory: it says so, and the disk has to do.
     """
 
     def __init__(self, here: ThisRank, agreement: Agreement, keeping: Keeping | None, every: str) -> None:
@@ -36,7 +36,7 @@ class Memory:
         self._here, self._agreement, self._keeping = here, agreement, keeping
         self._cadence = MemoryCadence(agreement, every)
         self._answered = 0
-        self._tops = 0
+        self._dones = 0
         self._cost_s = self._begun = 0.0
         if keeping is not None:
             here.sweepers.append(self.sweep)
@@ -45,7 +45,7 @@ class Memory:
     def holds(self) -> bool:
         return self._keeping is not None
 
-    def at_top(self, progress: Progress, cursor: Callable[[], dict[str, Any]]) -> None:
+    def step_done(self, progress: Progress, cursor: Callable[[], dict[str, Any]]) -> None:
         """The state after `progress.step` is whole; `cursor` gives that of the data when it is wanted.
 
         Collective at a few steps that all ranks know beforehand.
@@ -53,13 +53,13 @@ class Memory:
         keeping = self._keeping
         if keeping is not None:
             try:
-                keeping.at_top(progress, cursor)
+                keeping.step_done(progress, cursor)
             except Exception as error:  # a state_dict of the user's, a file that is gone: training goes on
                 self._give_up(f"{type(error).__name__}: {error}")
             else:
                 self._weigh(keeping)
-        self._tops += 1
-        if self._cadence.meets(progress.step, self._tops):
+        self._dones += 1
+        if self._cadence.meets(progress.step, self._dones):
             self._meet(progress)
 
     def _meet(self, progress: Progress) -> None:
@@ -77,11 +77,11 @@ class Memory:
 
     def _weigh(self, keeping: Keeping) -> None:
         """Is it cheap enough to be done at every step?"""
-        if self._tops < _TRIED:
+        if self._dones < _TRIED:
             self._begun, self._cost_s = time.perf_counter(), 0.0
             return
         self._cost_s += keeping.cost_s
-        if self._tops == 2 * _TRIED:
+        if self._dones == 2 * _TRIED:
             passed_s = time.perf_counter() - self._begun
             if self._cost_s > _MOST * passed_s:
                 share = self._cost_s / passed_s

@@ -14,7 +14,7 @@ from typing import Final
 from zrun.state.agree import Agreement
 
 _FIRST: Final = 3
-"""The top of the attempt at which it is agreed what is needed: optimizers have made their state by then."""
+"""The step's end of the attempt at which it is agreed what is needed: optimizers have made their state by then."""
 _PART: Final = 0.01
 _LONGEST: Final = 10_000
 _NEVER: Final = 0
@@ -28,17 +28,17 @@ class MemoryCadence:
         self.settled = False
         self.wanted = False
         self.next_at = 0
-        """The step whose top is the next to copy at; 0 before the first."""
+        """The step at whose end the next copy is made; 0 before the first."""
         self._begun = time.perf_counter()
         self._step = 0
 
-    def meets(self, step: int, tops: int) -> bool:
-        """Do all ranks meet at the top after `step`, the attempt's `tops`-th?"""
+    def meets(self, step: int, ends: int) -> bool:
+        """Do all ranks meet at the end of `step`, the attempt's `ends`-th?"""
         if self._every == "off":
             return False
-        if tops < _FIRST:
+        if ends < _FIRST:
             self._begun, self._step = time.perf_counter(), step
-        return tops == _FIRST if not self.settled else self.wanted and step >= self.next_at
+        return ends == _FIRST if not self.settled else self.wanted and step >= self.next_at
 
     def settle(self, keys: Sequence[str] | None) -> None:
         """`keys`: what this rank holds. Collective."""

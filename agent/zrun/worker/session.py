@@ -174,6 +174,7 @@ class Session:
         if progress is None:
             saving.initial(self._progress())
         self._memory = saving.memory()
+        self._keep()
         here.enter_phase(Phase.FIRST_STEP)
 
     def _progress(self, cursor: dict[str, Any] | None = None) -> Progress:
@@ -194,9 +195,6 @@ class Session:
             return _OVER
         here.begin_step(step, upcoming, time.time())
         self._stops.at_top(step)
-        if self._memory is not None:
-            feeding = self._feeding
-            self._memory.at_top(self._progress({}), feeding.cursor_later() if feeding is not None else dict)
         self._step = step
         self._weight = 1.0
         own_streams = here.settings.rng == "stream"
@@ -221,6 +219,12 @@ class Session:
             rng.seed_step(here.settings.seed, self._number, step)
         return given
 
+    def _keep(self) -> None:
+        """What the model and the optimizers hold is the state after the step just done."""
+        feeding = self._feeding
+        if self._memory is not None:
+            self._memory.step_done(self._progress({}), feeding.cursor_later() if feeding is not None else dict)
+
     def _samples(self) -> int:
         return self._share.samples if self._share is not None else 0
 
@@ -238,6 +242,8 @@ class Session:
             here.enter_phase(Phase.STEP)
         here.complete_step(step, time.monotonic() - began_at)
         last = total is not None and step >= total
+        if not last:
+            self._keep()  # before a save, which waits for ranks that may be dead by now
         # A rank that has done everything ends by itself: that is better than a stop.
         asked = StopKind.NONE if last else self._stops.at_bottom(step)
         due = saving.due(step) or self._save_asked or asked is StopKind.SAVE
