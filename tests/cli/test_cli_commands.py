@@ -56,7 +56,7 @@ def test_every_command_is_in_the_help_and_has_help(capsys: Captured) -> None:
         assert main([name, "--help"]) == 0
 
 
-@pytest.mark.parametrize("name", ["top", "drill", "render", "doctor"])
+@pytest.mark.parametrize("name", ["top", "render", "doctor"])
 def test_what_is_not_there_yet_says_so(capsys: Captured, name: str) -> None:
     assert main([*name.split(), "x", "--some=option"]) == 2
     assert "not yet" in capsys.readouterr().err
