@@ -36,7 +36,7 @@ def test_after_a_kill_each_sample_comes_once_an_epoch_and_all_ranks_end_with_the
     assert job.run() == 0, job.story()
     assert [a["outcome"] for a in job.verdict["attempts"]] == ["fault", "finished"], job.story()
     first, second = seen(job, 1), seen(job, 2)
-    assert min(second) == 11, "from the checkpoint of step 10"
+    assert min(second) == job.verdict["attempts"][1]["resumed_from"]["step"] + 1 >= 6, job.story()
     steps = {**first, **second}
     assert sorted(steps) == list(range(1, 25)), "two epochs of 12 batches, the last of each one short"
     samples = Counter(sample % 1000 for _, together in steps.values() for sample in together)
