@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+from zrun.core.errors import CheckpointError
 from zrun.state import memory_page, recalling
 from zrun.state.keeping import Held, Keeping
 from zrun.state.kept import Whose
@@ -245,3 +246,64 @@ def test_a_buffer_that_the_forward_replaces_is_never_taken_for_the_old_one(place
     before = job.top()
     assert job.keeping.hold() is not None
     job.same_as(before, 5)
+
+
+def test_copies_that_fail_one_after_another_never_cost_the_last_good_one(
+    places: Places, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = Job(places)
+    job.train(3)
+    before = job.top()
+    assert job.keeping.copy().problem == ""
+    monkeypatch.setattr("zrun.state.memory_slot.free_memory", lambda: 0)
+    for _ in range(3):
+        job.backward()
+        job.rest()
+        job.top()
+        held = job.keeping.hold()
+        assert held is not None
+        assert "too little" in held.problem
+    monkeypatch.undo()
+    job.same_as(before, 3)
+
+
+def test_a_buffer_with_other_memory_under_it_is_never_taken_for_the_old_one(places: Places) -> None:
+    job = Job(places)
+    job.train(4)
+    job.top()
+    mean = job.net.norm.running_mean
+    assert mean is not None
+    mean.data = mean.data + 1
+    job.backward()
+    page = memory_page.read(places.page)
+    assert page is not None
+    assert 5 not in page.after
+    job.rest()
+    before = job.top()
+    assert job.keeping.hold() is not None
+    job.same_as(before, 5)
+
+
+def test_what_goes_wrong_in_a_forward_ends_the_keeping_and_never_the_training(
+    places: Places, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = Job(places)
+    job.train(4)
+    job.top()
+
+    def fails(*_: Any) -> None:
+        raise RuntimeError("no such shape")
+
+    monkeypatch.setattr("zrun.state.memory_page.PageWriter.put_changed", fails)
+    job.backward()
+    job.rest()
+    with pytest.raises(CheckpointError, match="no such shape"):
+        job.top()
+
+
+def test_a_model_inside_a_compiled_function_keeps_its_one_graph(places: Places) -> None:
+    job = Job(places)
+    job.train(4)
+    job.top()
+    whole = torch.compile(lambda x: job.net(x).sum(), backend="eager", fullgraph=True)
+    assert whole(torch.randn(6, 4)).shape == ()

@@ -46,7 +46,7 @@ async def collect(
         decks.ask_flight(rank)
     until = time.monotonic() + ANSWER_S
     for rank, path in answers.items():
-        while not path.exists() and _lives(pids[rank]) and not leaving(rank) and time.monotonic() < until:  # noqa: ASYNC110
+        while not path.exists() and _lives(pids[rank]) and not leaving(rank) and time.monotonic() < until:  # noqa: ASYNC110 - a rank makes it
             await asyncio.sleep(_LOOK_S)
     found = {rank: path for rank, path in answers.items() if path.exists()}
     if not found and not kept:

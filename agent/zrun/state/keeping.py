@@ -10,8 +10,9 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Any, Final
+from typing import Any, Final, cast
 
+import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from zrun.core.errors import CheckpointError
@@ -71,9 +72,11 @@ class Keeping:
         self._held: Held | None = None
         self.cost_s = 0.0
         """Of the newest `step_done`."""
+        self._trouble = ""
+        """What went wrong where nobody could be told: it must not reach the script."""
         self._hooks = [
-            register_optimizer_step_pre_hook(self._optimizer_begins),
-            register_optimizer_step_post_hook(self._optimizer_ends),
+            register_optimizer_step_pre_hook(_as_it_is(self._optimizer_begins)),
+            register_optimizer_step_post_hook(_as_it_is(self._optimizer_ends)),
             *(model.register_forward_hook(self._forward_ends) for model in parts.plain_models()),
         ]
 
@@ -93,14 +96,21 @@ class Keeping:
 
     def _forward_ends(self, *_: Any) -> None:
         """Before another rank can have completed this step: what the forward has changed is safe from now on."""
-        if self._state is _State.WHOLE and self._kept.changed and self._kept.buffers_in_place:
-            self._page.put_changed(self._kept.progress.step + 1, self._kept.changed)
+        if torch.compiler.is_compiling():  # no hook of ours may break the script's graph
+            return
+        try:
+            if self._state is _State.WHOLE and self._kept.changed and self._kept.buffers_in_place:
+                self._page.put_changed(self._kept.progress.step + 1, self._kept.changed)
+        except RuntimeError as error:  # a buffer of another shape than before, for one
+            self._trouble = str(error).partition("\n")[0]
 
     def step_done(self, progress: Progress, cursor: Callable[[], dict[str, Any]]) -> None:
         """The state is that of `progress.step`, whole; `cursor` says where the data stands, when it is wanted.
 
         CheckpointError: it cannot be kept, now or ever.
         """
+        if self._trouble:
+            raise CheckpointError(self._trouble)
         begun = time.perf_counter()
         kept, page = self._kept, self._page
         with self._lock:
@@ -154,6 +164,7 @@ class Keeping:
             about = self._kept.about(step, blocks, self._fingerprint, done=done)
             begins(size)
             self._fill(blocks).seal(about)
+            self._use_the_other_slot()
         except (CheckpointError, OSError, RuntimeError, MemoryError) as error:
             return Held(step, problem=str(error).partition("\n")[0])
         self._held = Held(step, size, time.perf_counter() - begun)
@@ -170,7 +181,7 @@ class Keeping:
                 filled = self._fill(blocks)
             except (CheckpointError, OSError, RuntimeError, MemoryError) as error:
                 return Held(step, problem=str(error).partition("\n")[0])
-            self._sealing.start(lambda: _seal(filled, about))
+            self._sealing.start(lambda: self._seal(filled, about))
         return Held(step, sum(block.bytes for block in blocks), time.perf_counter() - begun)
 
     @property
@@ -180,13 +191,24 @@ class Keeping:
 
     def _fill(self, blocks: Sequence[Block]) -> Filled:
         self._sealing.wait()
-        slot = self._slots.pop(0)
-        self._slots.append(slot)
-        return memory_slot.fill(slot, [block.local for block in blocks], self._threads)
+        return memory_slot.fill(self._slots[0], [block.local for block in blocks], self._threads)
+
+    def _seal(self, filled: Filled, about: dict[str, Any]) -> None:
+        try:
+            filled.seal(about)
+        except OSError:
+            return  # no memory left: what is not sealed does not count
+        self._use_the_other_slot()
+
+    def _use_the_other_slot(self) -> None:
+        """Only once a copy is whole: one that fails is tried again in its own place, and never costs the one before."""
+        self._slots.append(self._slots.pop(0))
 
 
-def _seal(filled: Filled, about: dict[str, Any]) -> None:
-    try:
-        filled.seal(about)
-    except OSError:
-        pass  # no memory left: what is not sealed does not count
+def _as_it_is(hook: Callable[..., None]) -> Callable[..., None]:
+    """For an optimizer's compiled step, whose graph ends at hooks anyway."""
+
+    def called(*arguments: Any) -> None:  # a bound method cannot be marked
+        hook(*arguments)
+
+    return cast("Callable[..., None]", torch._disable_dynamo(called))  # type: ignore[attr-defined]  # noqa: SLF001

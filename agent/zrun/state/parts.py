@@ -189,8 +189,8 @@ class Parts:
         return *(layout_mark(optimizer) for optimizer in self.optimizers.values()), *self.buffer_mark()
 
     def buffer_mark(self) -> tuple[int, ...]:
-        """Another one once a module has put another tensor in a buffer's place."""
-        return tuple(id(home.get(name)) for model in self._newest.values() for home, name in model.homes)
+        """Another one once a module has put another tensor in a buffer's place, or other memory under it."""
+        return tuple(_whereabouts(home.get(name)) for model in self._newest.values() for home, name in model.homes)
 
     def replaced(self, blocks: Sequence[Block]) -> str | None:
         """The name of one among these of the newest `flatten` that is not the tensor in use now; sure, and dear."""
@@ -250,6 +250,11 @@ class Parts:
         """
         told = [text for ddp in self._ddp for text in ddp.resume(source)]
         return told + (self._streams.resume(source) if self._streams else [])
+
+
+def _whereabouts(tensor: torch.Tensor | None) -> int:
+    """The memory that `flatten` has seen is not given to anybody else while its blocks are kept."""
+    return id(tensor) if tensor is None or is_sharded(tensor) else tensor.data_ptr()
 
 
 def _take_apart(key: str, state: Any, blocks: list[Block], values: dict[str, Any]) -> None:

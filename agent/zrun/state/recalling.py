@@ -22,7 +22,7 @@ from zrun.state.writers import Held, assign
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """One moment of one attempt; sorts by age."""
+    """One moment of one attempt."""
 
     attempt: int
     step: int

@@ -49,16 +49,12 @@ class Remembering:
 
     def restore(self, directory: Place, parts: Parts, fingerprint: dict[str, Any]) -> Restored | None:
         """None: the disk has to do."""
-        places = on_this_node()
-        memory = recalling.look(places, self._job, self._agreement.world_size) if places else Memory()
         offered: dict[Key, Recalled] = {}
         refused: list[tuple[int, str]] = []
-        for key in memory.moments():
-            recalled = memory.recall(key, places)
-            if isinstance(recalled, str):
-                refused.append((key.step, recalled))
-            else:
-                offered[key] = recalled
+        try:
+            self._look(offered, refused)
+        except Exception as error:  # left by another version of zrun, for one; the other ranks wait to hear
+            self._tell(f"what is in memory cannot be read: {type(error).__name__}: {error}")
         common = self._common(directory, list(offered), refused)
         for key in common:
             recalled = offered[key]
@@ -68,16 +64,25 @@ class Remembering:
             self._tell(f"step {key.step} in memory passed over: {reason}")
         return None
 
+    def _look(self, offered: dict[Key, Recalled], refused: list[tuple[int, str]]) -> None:
+        """What this node's memory can give back, and why not of the rest."""
+        places = on_this_node()
+        memory = recalling.look(places, self._job, self._agreement.world_size) if places else Memory()
+        for key in memory.moments():
+            recalled = memory.recall(key, places)
+            if isinstance(recalled, str):
+                refused.append((key.step, recalled))
+            else:
+                offered[key] = recalled
+
     def _common(self, directory: Place, offered: list[Key], refused: list[tuple[int, str]]) -> list[Key]:
         """What all ranks offer and nothing speaks against, newest first."""
         disk: dict[str, Any] = {}
         if self._agreement.rank == 0:
             try:
                 disk = {"newest": newest_complete(directory, self._job), "claims": list(claims(directory).items())}
-            except StoreError:
-                disk = {"newest": None, "claims": [], "silent": True}  # it may hold a newer one, and a claim
-            except OSError:
-                disk = {"newest": None, "claims": []}
+            except (StoreError, OSError):  # it may hold a newer one, and a claim that speaks against all there is here
+                disk = {"newest": None, "claims": [], "silent": True}
         heard = self._agreement.gather([[[key.attempt, key.step] for key in offered], refused[:1], disk])
         if heard[0][2].get("silent"):
             return []

@@ -131,7 +131,7 @@ class Memory:
 
 def memory_of(here: ThisRank, parts: Parts, agreement: Agreement, job: str, fingerprint: dict[str, Any],
               threads: int) -> Memory:  # fmt: skip
-    """Of this rank; after `claim`, when the attempt has its number. Collective."""
+    """Of this rank; after `claim`, when the attempt has its number."""
     every = here.settings.memory_every
     place = on_this_node().get(here.rank) if every != "off" and here.deck is not None else None
     keeping = None

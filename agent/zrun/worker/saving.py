@@ -52,6 +52,7 @@ class Saving:
         """Training time from the last request to the moment at which the next save was due."""
         self._slowest = _SLOW
         self._waited_s = 0.0
+        self._job = env.get(env.JOB) or "local"
         directory = env.get(env.CHECKPOINT_DIR)
         self._directory = place_of(directory) if directory else None
         self._checkpoints: Checkpoints | None = None
@@ -59,7 +60,7 @@ class Saving:
         if self._directory is not None:
             settings = here.settings
             self._checkpoints = Checkpoints(
-                self._directory, job=env.get(env.JOB) or "local", name=env.get(env.NAME) or "local",
+                self._directory, job=self._job, name=env.get(env.NAME) or "local",
                 attempt=here.attempt, rank=number, world_size=world_size,
                 seed=seed, fresh=settings.fresh, allow_changed=settings.allow_changed, warn=here.warn,
                 keep_last=settings.keep_last, keep_every_steps=settings.keep_every_steps, on_end=self._ended,
@@ -93,9 +94,7 @@ class Saving:
         if checkpoints is None or self._here.deck is None:
             return None
         fingerprint = self.fingerprint | {"seed": self._here.settings.seed}
-        memory = memory_of(
-            self._here, self._parts, checkpoints.agreement, env.get(env.JOB), fingerprint, checkpoints.cores
-        )
+        memory = memory_of(self._here, self._parts, checkpoints.agreement, self._job, fingerprint, checkpoints.cores)
         if memory.holds:
             self._here.note(NoteKind.HOLDS)
         return memory
