@@ -90,6 +90,7 @@ def trial(ranks: int, victims: tuple[str, ...]) -> tuple[float, int]:
 
 
 def main() -> int:
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: what was begun is ended
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--trials", type=int, default=5)
     parser.add_argument("--ranks", type=int, default=2)

@@ -118,6 +118,7 @@ def run(name: str, steps: int) -> Seen:
 
 
 def main() -> int:
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: what was begun is ended
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, default=10000, help="of the noisy case")
     parser.add_argument("--only", default="", choices=["", *CASES])

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from zrun.agent import flight
 from zrun.agent.decks import Decks
 from zrun.agent.log_steps import LogSteps
@@ -71,6 +73,15 @@ def test_a_rank_that_does_not_answer_leaves_nothing_and_costs_a_moment(tmp_path:
     asyncio.run(flight.collect(decks, {0: os.getpid()}, tmp_path / "attempt", tmp_path / "incident", "a"))
     decks.close()
     assert not (tmp_path / "incident").exists()
+
+
+def test_a_rank_on_its_way_out_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flight, "ANSWER_S", 3600.0)
+    create_deck(deck_path(tmp_path, 0), 0, 1, 0.0)
+    decks = Decks(tmp_path, [0], 0.0, LogSteps(None))
+    asked = flight.collect(decks, {0: os.getpid()}, tmp_path / "a", tmp_path / "incident", "a", lambda rank: rank == 0)
+    asyncio.run(asyncio.wait_for(asked, 60.0))
+    decks.close()
 
 
 def test_what_torch_dumped_by_itself_is_kept_unopened(tmp_path: Path) -> None:

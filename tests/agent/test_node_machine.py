@@ -10,6 +10,7 @@ import pytest
 from zrun.agent import node_actions as a
 from zrun.agent import node_events as e
 from zrun.agent.node_machine import NodeMachine
+from zrun.agent.node_state import KILLED_ECHO_S
 from zrun.core.deck import Flag, Phase, StopKind
 from zrun.core.deck_reader import DeckState
 from zrun.core.failure import Failure, FailureKind
@@ -213,6 +214,15 @@ def test_an_exception_that_was_handled_is_forgotten() -> None:
 
 def words(final: bool) -> e.NoteRead:
     return e.NoteRead(1, {"kind": "last-words", "final": final, "exception": "E", "at": 900.0, "step": 3})
+
+
+def test_a_death_by_signal_is_settled_though_a_survivor_cries_out_and_unwinds() -> None:
+    play = Play().running()
+    outcry = {"kind": "last-words", "final": False, "exception": "RuntimeError", "at": 2000.0, "step": 3}
+    play.say(exited(0, signal="SIGKILL"), e.NoteRead(1, outcry))
+    assert play.machine.state.failures()[0].signal == "SIGKILL"
+    play.at(play.now + KILLED_ECHO_S)
+    assert play.machine.state.settled
 
 
 def test_failed_is_settled_soon_after_the_final_words() -> None:
